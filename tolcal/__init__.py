@@ -1,0 +1,3 @@
+"""tolcal: measured tolerances for GPU kernels."""
+
+__version__ = "0.1.0"

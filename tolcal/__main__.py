@@ -1,0 +1,5 @@
+"""``python -m tolcal``."""
+
+from tolcal.cli import entry
+
+entry()

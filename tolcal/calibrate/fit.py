@@ -1,0 +1,160 @@
+"""The rules: control records into one (atol, scaled_tol), or the published atol."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import numpy as np
+
+from tolcal import bounds
+from tolcal.bounds import GRID, Floats
+from tolcal.model import DTYPES, AllClose, Tolerance
+
+PAPER_PERCENTILE = 95
+PAPER_FACTOR = 1.5
+#: Both parts of a fitted bound are multiplied by this.
+MARGIN = 2.0
+#: A scale below this share of the row's rms gets no say in the objective: one element whose
+#: relative accuracy is lost (GELU's far tail) must not decide the fit.
+SCALE_FLOOR = 2.0**-12
+#: atol is at least the smallest normal fp32 number, and this share of the largest residual.
+ATOL_FLOOR = 2.0**-126
+ATOL_SHARE = 2.0**-10
+
+
+class Rows(msgspec.Struct, frozen=True):
+    """Control records of one kernel, dtype and device class, as arrays over records."""
+
+    envelope: Floats  # [rows, grid], scale = |ref| + sigma
+    z: Floats
+    envelope_abs: Floats  # scale = |ref|
+    z_abs: Floats
+    scales: Floats  # [rows, 3] quantiles
+    scales_abs: Floats
+    rms: Floats
+    bias: Floats
+    bias_count: Floats
+    roundoff: float
+
+    def __len__(self) -> int:
+        return len(self.z)
+
+
+class Envelope(msgspec.Struct, frozen=True):
+    """The upper envelope of many records, on GRID, and where it reaches 0."""
+
+    a: Floats
+    z: float
+
+
+def upper(envelope: Floats, z: Floats) -> Envelope:
+    """Pointwise maximum over records."""
+    return Envelope(envelope.max(axis=0), float(z.max()))
+
+
+def borrow(own: Envelope, wide: Envelope) -> Envelope:
+    """A 16-bit envelope that is never below the same control's fp32 one, shifted by one.
+
+    Both compute in fp32, and a 16-bit output shows an error only when rounding falls the wrong
+    way, so few 16-bit records say little. The fp32 output has itself been rounded, which may
+    have hidden up to one u of the scale: hence A16(c) >= A32(c - 1), z16 >= z32 + 1, and c >= 1.
+    """
+    shifted = np.full(GRID.size, np.inf)
+    for j, c in enumerate(GRID):
+        if c >= 1.0:
+            shifted[j] = bounds.at(wide.a[None, :], np.array([wide.z]), c - 1.0)[0]
+    return Envelope(np.maximum(own.a, shifted), max(own.z, wide.z + 1.0))
+
+
+def joint(envelope: Envelope, scales: Floats, rms: Floats, roundoff: float) -> tuple[float, float]:
+    """(atol, c) on the envelope that allows least at typical elements.
+
+    Minimises the mean of log(atol + c*u*max(s, SCALE_FLOOR*rms)) over the records' scale
+    quantiles s, among the envelope's knots (A(c), c) and (floor, z). A cell without any residual
+    (relu) gets the floor and one unit roundoff of scale: exact so far, but not exact by law.
+    """
+    largest = float(envelope.a[0]) if np.isfinite(envelope.a[0]) else _first_finite(envelope.a)
+    floor = max(ATOL_FLOOR, ATOL_SHARE * largest)
+    if envelope.z == 0.0:
+        return floor, 1.0
+    candidates = [
+        (max(float(a), floor), float(c))
+        for a, c in zip(envelope.a, GRID, strict=True)
+        if np.isfinite(a)
+    ]
+    if math.isfinite(envelope.z):
+        candidates.append((floor, envelope.z))
+    typical = np.maximum(scales, SCALE_FLOOR * rms[:, None]).ravel()
+    typical = typical[typical > 0]
+    if not typical.size:
+        return min(candidates)
+    best, chosen = math.inf, candidates[0]
+    for atol, c in candidates:
+        cost = float(np.log(atol + c * roundoff * typical).mean())
+        if cost < best:
+            best, chosen = cost, (atol, c)
+    return chosen
+
+
+def _first_finite(values: Floats) -> float:
+    finite = values[np.isfinite(values)]
+    return float(finite[0]) if finite.size else 0.0
+
+
+def residual(rows: Rows, wide: Rows | None, dtype: str, margin: float) -> Tolerance:
+    """The default rule for one control: joint fit with borrowing (``wide``: its fp32 rows)."""
+    own, own_abs = upper(rows.envelope, rows.z), upper(rows.envelope_abs, rows.z_abs)
+    if wide is not None:
+        own = borrow(own, upper(wide.envelope, wide.z))
+        own_abs = borrow(own_abs, upper(wide.envelope_abs, wide.z_abs))
+    atol, c = joint(own, rows.scales, rows.rms, rows.roundoff)
+    plain_atol, plain_c = joint(own_abs, rows.scales_abs, rows.rms, rows.roundoff)
+    return Tolerance(
+        atol=bounds.round_up(margin * atol),
+        scaled_tol=bounds.round_up(margin * c),
+        allclose=allclose(margin * plain_atol, margin * plain_c, rows.roundoff, dtype),
+        bias_tol=bias_tol(rows, margin),
+    )
+
+
+def allclose(atol: float, c: float, roundoff: float, dtype: str) -> AllClose:
+    """(atol, c) on the residual as a pair for torch.testing, output rounding included.
+
+    The reference there is in the kernel's dtype: the output's and the reference's rounding are
+    each at most u_out*|ref| or half the smallest subnormal, and |ref| itself is the rounded one.
+    """
+    out = DTYPES[dtype]
+    rtol = (c * roundoff + 2 * out.roundoff) * (1 + out.roundoff)
+    return AllClose(atol=bounds.round_up(atol + out.tiny), rtol=bounds.round_up(rtol))
+
+
+def bias_tol(rows: Rows, margin: float) -> float | None:
+    """Bound on |bias| from the records with enough elements; None if there are none."""
+    judged = np.abs(rows.bias[rows.bias_count >= bounds.BIAS_MIN_COUNT])
+    if not judged.size:
+        return None
+    # Doubling makes no sense past 1/2; there go half the way that is left to 1.
+    largest = float(judged.max())
+    widened = min(margin * largest, (1.0 + largest) / 2)
+    return min(1.0, math.ceil(widened * 100) / 100 + 0.01)
+
+
+def wider(first: Tolerance, second: Tolerance) -> Tolerance:
+    """The tolerance that lets through whatever either does."""
+    biases = [t.bias_tol for t in (first, second)]
+    return Tolerance(
+        atol=max(first.atol, second.atol),
+        scaled_tol=max(first.scaled_tol, second.scaled_tol),
+        allclose=AllClose(
+            max(first.allclose.atol, second.allclose.atol),
+            max(first.allclose.rtol, second.allclose.rtol),
+        ),
+        bias_tol=None if None in biases else max(b for b in biases if b is not None),
+    )
+
+
+def paper(max_abs: Floats) -> float:
+    """The published rule: p95 by nearest rank of a control's max_abs, times 1.5."""
+    ordered = np.sort(max_abs)
+    return float(ordered[round(PAPER_PERCENTILE / 100 * (ordered.size - 1))]) * PAPER_FACTOR

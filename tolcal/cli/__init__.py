@@ -1,0 +1,272 @@
+"""The command line: parses, wires the stages, maps errors to exit statuses.
+
+Exit status: 0 good, 1 a regression or a finding, 2 the user can mend it (one line), 3 a bug.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+import traceback
+
+from tolcal import __version__
+from tolcal.model import DTYPES, TolcalError
+
+#: Top-level module -> the extra that brings it.
+EXTRAS = {
+    "torch": "gpu",
+    "triton": "gpu",
+    "numpy": "report",
+    "pandas": "report",
+    "pyarrow": "report",
+    "requests": "report",
+    "jinja2": "report",
+    "rich": "report",
+}
+
+
+def entry() -> None:
+    """The console script."""
+    raise SystemExit(main())
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs one command; returns its exit status."""
+    parser = build_parser()
+    args = parser.parse_args(argv)
+    try:
+        module = importlib.import_module(f"tolcal.cli.{args.module}")
+        status: int = getattr(module, args.function)(args)
+        return status
+    except TolcalError as error:
+        print(f"tolcal: {error}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        extra = EXTRAS.get((error.name or "").split(".")[0])
+        if extra is None:
+            raise
+        print(
+            f"tolcal: `tolcal {args.command}` needs {error.name}, which is not installed: "
+            f"pip install 'tolcal[{extra}]'",
+            file=sys.stderr,
+        )
+        return 2
+    except KeyboardInterrupt:
+        print("tolcal: interrupted; what was written is kept", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # `tolcal show | head`: the reader has left, which is no error of ours.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"tolcal: {where}{error.strerror or error}; check path, rights and space",
+              file=sys.stderr)  # fmt: skip
+        return 2
+    except Exception:
+        traceback.print_exc()
+        print("tolcal: this is a bug in tolcal; please report it with the lines above",
+              file=sys.stderr)  # fmt: skip
+        return 3
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Every command with its options; each --help ends with an example."""
+    parser = argparse.ArgumentParser(
+        prog="tolcal",
+        description="Measures the error that correct GPU kernels really make, and calibrates "
+        "a tolerance for each (op, dtype) from it.",
+        epilog="Start with `tolcal new my_op`, `tolcal run --repeat 18` and `tolcal calibrate "
+        "--history out/records.jsonl.gz`. Options default to [tool.tolcal] in pyproject.toml.",
+    )
+    parser.add_argument("--version", action="version", version=f"tolcal {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(
+        name: str, module: str, function: str, text: str, example: str
+    ) -> argparse.ArgumentParser:
+        sub = commands.add_parser(
+            name,
+            help=text,
+            description=text[0].upper() + text[1:] + ".",
+            epilog=f"Example: {example}",
+        )
+        sub.set_defaults(module=module, function=function)
+        return sub
+
+    run = command(
+        "run", "measuring", "run",
+        "run the corpus against its fp64 references and keep every error record",
+        "tolcal run softmax --device cpu --cases 8 --out out/softmax.jsonl.gz",
+    )  # fmt: skip
+    _add_measuring(run)
+    run.add_argument("--out", default="out/records.jsonl.gz", metavar="R.jsonl.gz",
+                     help="records file to write (default: %(default)s)")  # fmt: skip
+    run.add_argument("--repeat", type=_positive, default=1, metavar="N",
+                     help="make N runs with fresh explore seeds")  # fmt: skip
+    run.add_argument("--history", metavar="DIR", help="also add the records to this history")
+
+    calibrate = command(
+        "calibrate", "judging", "calibrate",
+        "fit a tolerance for each (op, dtype) to a history",
+        "tolcal calibrate --history out/records.jsonl.gz --json out/proposal.json",
+    )  # fmt: skip
+    _add_history(calibrate)
+    _add_corpus(calibrate)
+    calibrate.add_argument("--rule", choices=("residual", "paper"), default="residual",
+                           help="residual: the joint fit (default); paper: p95 x 1.5 as "
+                           "published")  # fmt: skip
+    calibrate.add_argument("--by", choices=("op", "kernel"), default="op",
+                           help="one tolerance per op (default) or per control")  # fmt: skip
+    calibrate.add_argument("--margin", type=_factor, default=None, metavar="M",
+                           help="multiply the fitted bound by M (default 2)")  # fmt: skip
+    calibrate.add_argument("--json", metavar="P.json", help="write the proposal there")
+
+    report = command(
+        "report", "judging", "report",
+        "render a proposal in any format",
+        "tolcal report out/proposal.json --format comment",
+    )  # fmt: skip
+    report.add_argument("proposal", metavar="P.json")
+    report.add_argument("--format", default="terminal", metavar="F",
+                        help="comment, summary, json or terminal "
+                        "(default: %(default)s)")  # fmt: skip
+    report.add_argument("--out", metavar="F", help="write to this file")
+
+    ci = command(
+        "ci", "measuring", "ci",
+        "all of it, locally: run, calibrate, compare, report into a folder",
+        "tolcal ci --device cpu",
+    )  # fmt: skip
+    _add_measuring(ci)
+    _add_history(ci)
+    ci.add_argument("--out", default="out", metavar="DIR",
+                    help="folder for comment.md, proposal.json, records.jsonl.gz "
+                    "(default: %(default)s)")  # fmt: skip
+
+    approve = command(
+        "approve", "judging", "approve",
+        "write a proposal's new and tighter tolerances into tolerances.toml",
+        "tolcal approve out/proposal.json",
+    )  # fmt: skip
+    approve.add_argument("proposal", metavar="P.json")
+    approve.add_argument("cells", nargs="*", metavar="OP[/DTYPE]", help="only these cells")
+    approve.add_argument("--tolerances", metavar="F", help="the file to edit")
+    approve.add_argument("--by", metavar="NAME", help="who approves (default: git's user.name)")
+
+    show = command(
+        "show", "judging", "show",
+        "show what each tolerance is and what it rests on",
+        "tolcal show softmax",
+    )  # fmt: skip
+    show.add_argument("op", nargs="?", metavar="OP")
+    show.add_argument("--tolerances", metavar="F", help="the file to read")
+    _add_corpus(show)
+
+    replay = command(
+        "replay", "measuring", "replay",
+        "re-run one case and compare with its record, number by number",
+        "tolcal replay rmsnorm_triton:9e1c02b7d4a8f655",
+    )  # fmt: skip
+    replay.add_argument("id", metavar="ID", help="KERNEL:CASE, or a case id for all its kernels")
+    _add_corpus(replay)
+    _add_history(replay)
+    _add_device(replay)
+
+    _add_history_commands(command(
+        "history", "keeping", "ls",
+        "look after the set of records",
+        "tolcal history verify --history out/history",
+    ))  # fmt: skip
+
+    new = command(
+        "new", "keeping", "new",
+        "scaffold an op folder that runs as it stands",
+        "tolcal new my_op && tolcal run my_op --device cpu --cases 4",
+    )  # fmt: skip
+    new.add_argument("op", metavar="OP", help="name: lower case, digits and underscores")
+    _add_corpus(new)
+    return parser
+
+
+def _add_history_commands(history: argparse.ArgumentParser) -> None:
+    verbs = history.add_subparsers(dest="verb", required=True, metavar="VERB")
+    for name, text in (
+        ("ls", "list runs: when, where, how many records"),
+        ("verify", "read every shard and check it"),
+    ):
+        sub = verbs.add_parser(name, help=text, epilog=f"Example: tolcal history {name}")
+        sub.set_defaults(module="keeping", function=name)
+        _add_history(sub)
+    importer = verbs.add_parser(
+        "import",
+        help="take in results of other tools",
+        description="Take result files of the published format (run-*/results.jsonl) into a "
+        "history. Importing the same files again changes nothing.",
+        epilog="Example: tolcal history import gpuemu results/ --history out/imported",
+    )
+    importer.set_defaults(module="keeping", function="import_foreign")
+    importer.add_argument("format", choices=("gpuemu",))
+    importer.add_argument("folder", metavar="DIR")
+    importer.add_argument("--history", required=True, metavar="DIR", help="history to add to")
+    importer.add_argument("--device", default="unknown", metavar="NAME",
+                          help="the device that the results were measured on")  # fmt: skip
+    _add_corpus(importer)
+
+
+def _add_corpus(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--corpus", metavar="DIR", help="folder of op folders")
+
+
+def _add_history(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--history", action="append", metavar="DIR|FILE",
+                        help="history folder, .parquet or .jsonl.gz file; may be "
+                        "repeated")  # fmt: skip
+
+
+def _add_device(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", metavar="auto|cuda|cpu",
+                        help="where kernels run (default: auto, a GPU if there is "
+                        "one)")  # fmt: skip
+    parser.add_argument("--timeout", type=_factor, metavar="S", help="seconds a case may take")
+
+
+def _add_measuring(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("ops", nargs="*", metavar="OP", help="ops or kernels (default: all)")
+    _add_corpus(parser)
+    _add_device(parser)
+    parser.add_argument("--dtype", action="append", choices=tuple(DTYPES), metavar="DTYPE",
+                        help="only this dtype; may be repeated")  # fmt: skip
+    parser.add_argument("--cases", type=_count, metavar="N",
+                        help="explore cases a kernel and dtype, fresh in every run")  # fmt: skip
+    parser.add_argument("--gate", type=_count, metavar="N",
+                        help="gate cases a kernel and dtype, the same in every run")  # fmt: skip
+    parser.add_argument("--seed", type=_count, metavar="N",
+                        help="seed of the explore cases (default: a fresh one)")  # fmt: skip
+    parser.add_argument("--profile", metavar="P", help="input profile (default: default)")
+    parser.add_argument("--workers", type=_count, default=0, metavar="N",
+                        help="worker processes (default: as many as suit the machine)")  # fmt: skip
+    parser.add_argument("--tolerances", metavar="F", help="the approved tolerances")
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if not 0 <= value < 2**62:
+        raise argparse.ArgumentTypeError(f"{text}: a number from 0 to 2^62 is needed")
+    return value
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if not 0 < value <= 100_000:
+        raise argparse.ArgumentTypeError(f"{text}: a number from 1 to 100000 is needed")
+    return value
+
+
+def _factor(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 1e9:
+        raise argparse.ArgumentTypeError(f"{text}: a positive number is needed")
+    return value

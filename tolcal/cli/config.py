@@ -1,0 +1,85 @@
+"""``[tool.tolcal]`` of the nearest pyproject.toml; options override it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import msgspec
+
+from tolcal import tomlfile
+
+
+class Cases(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Cases a kernel and dtype, in each run."""
+
+    gate: int = 12
+    explore: int = 24
+
+
+class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    corpus: str = "corpus"
+    tolerances: str = "tolerances.toml"
+    history: tuple[str, ...] | str = "out/history"
+    device: str = "auto"
+    timeout: float = 120.0
+    profile: str = "default"
+    cases: Cases = Cases()
+
+
+class Config(msgspec.Struct, frozen=True):
+    """Settings with paths made whole: relative to pyproject.toml there, to here in options."""
+
+    corpus: Path
+    tolerances: Path
+    history: tuple[Path, ...]
+    device: str
+    timeout: float
+    profile: str
+    cases: Cases
+
+
+def load(args: argparse.Namespace) -> Config:
+    """The settings of a command. TolcalError with file and line for a bad table."""
+    root, table = _find(Path.cwd())
+    history = (table.history,) if isinstance(table.history, str) else table.history
+
+    def path(option: str, value: str) -> Path:
+        given = getattr(args, option, None)
+        return Path(given) if given else _short(root / value)
+
+    given = getattr(args, "history", None)
+    paths = tuple(Path(p) for p in given) if isinstance(given, list) and given else None
+    cases = Cases(
+        gate=table.cases.gate if getattr(args, "gate", None) is None else args.gate,
+        explore=table.cases.explore if getattr(args, "cases", None) is None else args.cases,
+    )
+    return Config(
+        corpus=path("corpus", table.corpus),
+        tolerances=path("tolerances", table.tolerances),
+        history=paths or tuple(_short(root / p) for p in history),
+        device=getattr(args, "device", None) or table.device,
+        timeout=getattr(args, "timeout", None) or table.timeout,
+        profile=getattr(args, "profile", None) or table.profile,
+        cases=cases,
+    )
+
+
+def _find(start: Path) -> tuple[Path, _Table]:
+    for folder in (start, *start.parents):
+        path = folder / "pyproject.toml"
+        if not path.is_file():
+            continue
+        data, text = tomlfile.read(path)
+        table = data.get("tool", {}).get("tolcal")
+        if table is not None:
+            return folder, tomlfile.convert(table, _Table, path, text, ("tool", "tolcal"))
+    return start, _Table()
+
+
+def _short(path: Path) -> Path:
+    """Relative to here where possible, as people like to read it."""
+    try:
+        return path.resolve().relative_to(Path.cwd())
+    except ValueError:
+        return path

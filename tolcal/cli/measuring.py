@@ -1,0 +1,253 @@
+"""``run``, ``ci`` and ``replay``: the commands that execute kernels."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from pathlib import Path
+
+import msgspec
+
+from tolcal import corpus, history, measure, tolerances
+from tolcal.cli import config
+from tolcal.history import columns, jsonlines
+from tolcal.model import Cell, ErrorStats, Op, Record, Run, TolcalError, Tolerance
+from tolcal.report import terminal
+
+
+def _need_torch() -> None:
+    # Found out here in one line rather than by a worker's traceback.
+    for name in ("torch", "triton"):
+        if importlib.util.find_spec(name) is None:
+            raise ModuleNotFoundError(name=name)
+
+
+def limits(ops: tuple[Op, ...], approved: dict[Cell, Tolerance]) -> dict[Cell, Tolerance | float]:
+    """What ``num_exceeding`` counts against: the approved tolerance, else the hand-picked one."""
+    found: dict[Cell, Tolerance | float] = dict(legacy(ops))
+    return found | approved
+
+
+def legacy(ops: tuple[Op, ...]) -> dict[Cell, float]:
+    """Hand-picked tolerances by cell."""
+    return {(op.name, dtype): atol for op in ops for dtype, atol in op.legacy_atol.items()}
+
+
+def _request(
+    args: argparse.Namespace, settings: config.Config, ops: tuple[Op, ...], repeat: int
+) -> measure.Request:
+    return measure.Request(
+        ops=ops,
+        dtypes=tuple(args.dtype or ()),
+        device=settings.device,
+        gate=settings.cases.gate,
+        explore=settings.cases.explore,
+        repeat=repeat,
+        seed=args.seed,
+        profile=settings.profile,
+        timeout=settings.timeout,
+        workers=args.workers,
+        limits=limits(ops, tolerances.read(settings.tolerances)),
+    )
+
+
+def _measure_into(path: Path, request: measure.Request, settings: config.Config) -> list[Record]:
+    """Measures, writing each record to ``path`` as it comes."""
+    records = []
+    # Beside it first: a run that fails at the start must not cost the records of the last one.
+    partial = path.with_name(f"partial-{path.name}")
+    try:
+        with (
+            terminal.progress("measuring", "records") as progress,
+            jsonlines.Writer(partial) as writer,
+        ):
+            for value in measure.measure(request, settings.corpus, progress):
+                writer.write(value)
+                if isinstance(value, Record):
+                    records.append(value)
+    except BaseException:
+        if records:
+            _say(f"stopped early: the first {len(records)} records are in {partial}")
+        else:
+            partial.unlink(missing_ok=True)
+        raise
+    partial.replace(path)
+    return records
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def _count_statuses(records: list[Record]) -> str:
+    counts: dict[str, int] = {}
+    for record in records:
+        counts[record.status] = counts.get(record.status, 0) + 1
+    return ", ".join(f"{n} {status}" for status, n in sorted(counts.items()))
+
+
+def run(args: argparse.Namespace) -> int:
+    """``tolcal run``."""
+    settings = config.load(args)
+    _need_torch()
+    ops = corpus.select(corpus.load(settings.corpus), args.ops)
+    out = Path(args.out)
+    if not out.name.endswith((".jsonl.gz",)):
+        raise TolcalError(f"--out {out}: give a name that ends in .jsonl.gz")
+    records = _measure_into(out, _request(args, settings, ops, args.repeat), settings)
+    runs = len({record.run.id for record in records})
+    _say(f"{len(records)} records ({_count_statuses(records)}) of {runs} run(s) in {out}")
+    if args.history:
+        shard = history.add(Path(args.history), records)
+        _say(f"added to the history as {shard}")
+    failed = [r for r in records if r.status in ("crashed", "timeout")]
+    for record in failed[:5]:
+        _say(f"{record.status}: {record.id} {record.case.dtype} {record.case.dims_text}: "
+             f"{record.reason}")  # fmt: skip
+    if len(failed) > 5:
+        _say(f"... and {len(failed) - 5} more")
+    return 1 if failed else 0
+
+
+def ci(args: argparse.Namespace) -> int:
+    """``tolcal ci``: the steps of the workflows, on one machine."""
+    from tolcal import calibrate, compare
+    from tolcal.report import FORMATS
+    from tolcal.report.document import Document, to_json
+
+    settings = config.load(args)
+    _need_torch()
+    ops = corpus.select(corpus.load(settings.corpus), args.ops)
+    approved = tolerances.read(settings.tolerances)
+    home = _writable_history(settings.history)
+    past = history.read_table(settings.history)
+    out = Path(args.out)
+    records = _measure_into(out / "records.jsonl.gz", _request(args, settings, ops, 1), settings)
+    fresh = columns.from_records(records)
+    frame = history.merge(past, fresh)
+    with terminal.progress("calibrating", "cells") as progress:
+        proposal = calibrate.calibrate(
+            frame, approved=approved, legacy=legacy(ops), progress=progress
+        )
+    baseline = history.baseline(history.to_frame(past))
+    verdict = compare.compare(records, approved, proposal, baseline, legacy(ops))
+    document = Document(proposal, verdict)
+    (out / "proposal.json").write_text(to_json(document), "utf-8")
+    comment = FORMATS["comment"](document)
+    (out / "comment.md").write_text(comment, "utf-8")
+    print(comment, end="")
+    regressed = {(f.kernel, f.dtype) for f in verdict.findings if f.kind == "regression"}
+    if regressed:
+        _say(
+            f"regressions, so the records stay out of the history; they are in "
+            f"{out / 'records.jsonl.gz'}"
+        )
+    else:
+        shard = history.add(home, fresh)
+        _say(f"records added to the history as {shard}")
+    _say(f"written: {out / 'comment.md'}, {out / 'proposal.json'}, {out / 'records.jsonl.gz'}")
+    return 1 if verdict.blocks else 0
+
+
+def _writable_history(paths: tuple[Path, ...]) -> Path:
+    """The history folder that new records join: the last one that is a folder."""
+    folders = [p for p in paths if p.is_dir() or p.suffix == ""]
+    if not folders:
+        raise TolcalError(
+            f"--history {' '.join(map(str, paths))}: none is a folder that records can be added "
+            "to; give one more --history DIR"
+        )
+    return folders[-1]
+
+
+def replay(args: argparse.Namespace) -> int:
+    """``tolcal replay``."""
+    settings = config.load(args)
+    _need_torch()
+    kernel_name, _, case_id = args.id.rpartition(":")
+    ops = corpus.load(settings.corpus)
+    found = _recorded(settings, args, kernel_name, case_id)
+    case = found[0].case if found else measure.find_case(ops, case_id, settings.cases.gate)
+    if case is None:
+        raise TolcalError(
+            f"no record or gate case with id {args.id!r} in "
+            f"{', '.join(map(str, _places(settings, args)))}; give the file or folder that holds "
+            "it with --history"
+        )
+    op = next((op for op in ops if op.name == case.op), None)
+    if op is None:
+        raise TolcalError(f"case {case_id} is of op {case.op!r}, which the corpus lacks")
+    op = corpus.select((op,), [kernel_name or op.name])[0]
+    request = measure.Request(
+        ops=(op,), dtypes=(), device=settings.device, gate=0, explore=0, workers=1,
+        timeout=settings.timeout, limits=limits(ops, tolerances.read(settings.tolerances)),
+    )  # fmt: skip
+    print(f"{case.op} {case.dtype} {case.dims_text} profile={case.profile} seed={case.seed}")
+    same = True
+    for value in measure.replay(request, case, settings.corpus):
+        if isinstance(value, Run):
+            print(f"on {value.environment.text}")
+            continue
+        if kernel_name and value.kernel != kernel_name:
+            continue
+        same &= _show_replayed(value, [r for r in found if r.kernel == value.kernel])
+    return 0 if same else 1
+
+
+def _places(settings: config.Config, args: argparse.Namespace) -> list[Path]:
+    usual = [] if args.history else [Path("out/records.jsonl.gz")]
+    return [*settings.history, *(p for p in usual if p.exists())]
+
+
+def _recorded(
+    settings: config.Config, args: argparse.Namespace, kernel: str, case_id: str
+) -> list[Record]:
+    """The records of that id, in the order of the places they are looked for in."""
+    import pyarrow.compute as pc
+
+    table = history.read_table(_places(settings, args))
+    mask = pc.equal(pc.cast(table["case_id"], "string"), case_id)
+    if kernel:
+        mask = pc.and_(mask, pc.equal(pc.cast(table["kernel"], "string"), kernel))
+    return list(columns.to_records(table.filter(mask)))
+
+
+def _show_replayed(new: Record, recorded: list[Record]) -> bool:
+    """Prints new against recorded; False if they differ where they must not."""
+    print(f"\n{new.id} ({new.role}): {new.status}{': ' + new.reason if new.reason else ''}")
+    if new.stats is not None:
+        print(f"  residual {new.stats.residual_max:.6g}, max_abs {new.stats.max_abs:.6g}, "
+              f"max_ulp {new.stats.max_ulp}, input hash {new.input_hash}")  # fmt: skip
+    here = [r for r in recorded if r.run.environment.key == new.run.environment.key]
+    if not recorded:
+        print("  no record of it to compare with")
+        return True
+    old = (here or recorded)[-1]
+    if not here:
+        print(f"  the environment differs: recorded on {old.run.environment.text}; "
+              "numbers may differ")  # fmt: skip
+    if old.input_hash and new.input_hash and old.input_hash != new.input_hash:
+        print(f"  the inputs differ from the recorded ones (hash {old.input_hash}): op.toml has "
+              "changed since")  # fmt: skip
+    for name in ("kernel_hash", "reference_hash", "op_hash"):
+        if getattr(old, name) != getattr(new, name):
+            print(f"  {name.removesuffix('_hash')} source has changed since the record")
+    differing = [
+        field
+        for field in ErrorStats.__struct_fields__
+        if field != "num_exceeding" and _field(old, field) != _field(new, field)
+    ]
+    if old.status != new.status:
+        print(f"  recorded status: {old.status} {old.reason}")
+    if not differing and old.status == new.status:
+        print(f"  identical to the record of run {old.run.id}")
+        return True
+    for field in differing:
+        print(f"  {field}: recorded {_field(old, field)}, now {_field(new, field)}")
+    return not here
+
+
+def _field(record: Record, name: str) -> object:
+    value = None if record.stats is None else getattr(record.stats, name)
+    return msgspec.json.encode(value)

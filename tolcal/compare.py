@@ -1,0 +1,270 @@
+"""A run's records against the approved tolerances and the proposal: the verdict table.
+
+Numbers of an untrusted job are claims, so everything here is recomputed from the records'
+envelopes; their own ``num_exceeding`` is not believed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tolcal import bounds
+from tolcal.model import (
+    Baseline,
+    Cell,
+    ErrorStats,
+    Finding,
+    FindingKind,
+    Proposal,
+    Record,
+    Tolerance,
+    Tolerances,
+    Verdict,
+)
+
+_ORDER: tuple[FindingKind, ...] = (
+    "regression", "escaped", "crashed", "drift", "false_positive", "caught", "uncalibrated",
+)  # fmt: skip
+
+
+def compare(
+    records: Sequence[Record],
+    approved: Tolerances,
+    proposal: Proposal,
+    baseline: Baseline,
+    legacy: Mapping[Cell, float] | None = None,
+) -> Verdict:
+    """Judges every kernel and dtype of a run.
+
+    Args:
+        records: those of the run, of one environment.
+        approved: the tolerances in force.
+        proposal: what the history, this run included, would allow.
+        baseline: sources and environments that the trusted history has seen, this run excluded.
+        legacy: hand-picked atol by cell, the "before" of a cell with nothing approved.
+
+    A cell without an approved tolerance is judged for information by the proposed one: it can
+    show which buggy kernels would be caught, and never blocks.
+    """
+    proposed = proposal.tolerances()
+    before = {(b.kernel, b.dtype): b.approved for b in proposal.buggy}
+    groups: dict[tuple[str, str], list[Record]] = {}
+    for record in records:
+        groups.setdefault((record.kernel, record.case.dtype), []).append(record)
+    findings: list[Finding] = []
+    for (kernel, dtype), group in groups.items():
+        cell = (group[0].case.op, dtype)
+        changed = _changed(group[0], baseline)
+        broken = [r for r in group if r.status in ("crashed", "timeout")]
+        if broken:
+            findings.append(_crashed(broken, len(group), changed))
+        ran = [r for r in group if r.status == "ok" and r.stats is not None]
+        if not ran:
+            continue
+        present, future = approved.get(cell), proposed.get(cell)
+        if group[0].role == "control":
+            finding = _control(ran, present, changed, baseline)
+        else:
+            was = before.get((kernel, dtype))
+            known = was is not None and was.flagged > 0
+            hand = (legacy or {}).get(cell)
+            finding = _buggy(ran, present, future, hand, changed, known)
+        if finding is not None:
+            findings.append(finding)
+    findings.sort(key=lambda f: (_ORDER.index(f.kind), not f.blocks, f.op, f.kernel, f.dtype))
+    first = records[0] if records else None
+    return Verdict(
+        blocks=any(f.blocks for f in findings),
+        environment=first.run.environment.text if first else "",
+        commit=first.run.commit if first else "",
+        kernels=len({r.kernel for r in records}),
+        records=len(records),
+        cases=len({r.case.id for r in records}),
+        statuses=dict(sorted(Counter(str(r.status) for r in records).items())),
+        skipped_reasons=dict(
+            sorted(Counter(r.reason for r in records if r.status == "skipped").items())
+        ),
+        findings=tuple(findings),
+    )
+
+
+def _changed(record: Record, baseline: Baseline) -> bool:
+    """Whether the kernel, its reference or its contract is not what the history last saw."""
+    hashes = (record.kernel_hash, record.reference_hash, record.op_hash)
+    return baseline.sources.get(record.kernel) != hashes
+
+
+def judged(records: Sequence[Record]) -> bounds.Rows:
+    """Arrays over records; a record without envelopes (imported) never exceeds."""
+    stats = [r.stats for r in records]
+    assert all(s is not None for s in stats)
+    known: list[ErrorStats] = [s for s in stats if s is not None]
+    nothing = (math.nan,) * len(bounds.GRID)
+    return bounds.Rows(
+        envelope=np.array([s.envelope or nothing for s in known], np.float64),
+        z=np.array([math.nan if s.scaled_max is None else s.scaled_max for s in known]),
+        bias=np.array([s.bias or 0.0 for s in known], np.float64),
+        bias_count=np.array([s.bias_count or 0 for s in known], np.int64),
+        mismatch=np.array([s.nonfinite_mismatch or 0 for s in known], np.int64),
+    )
+
+
+def _crashed(broken: list[Record], total: int, changed: bool) -> Finding:
+    first = broken[0]
+    hung = all(r.status == "timeout" for r in broken)
+    what = "hung" if hung else "raised or died"
+    return Finding(
+        kind="crashed",
+        op=first.case.op,
+        kernel=first.kernel,
+        dtype=first.case.dtype,
+        blocks=changed and any(r.case_set == "gate" for r in broken),
+        cases=total,
+        exceeding=len(broken),
+        gate_exceeding=sum(r.case_set == "gate" for r in broken),
+        worst=first.id,
+        worst_dims=first.case.dims_text,
+        observed=None,
+        allowed=None,
+        over=None,
+        changed=changed,
+        newly=False,
+        detail=f"{what}: {first.reason}",
+    )
+
+
+def _control(
+    ran: list[Record], tolerance: Tolerance | None, changed: bool, baseline: Baseline
+) -> Finding | None:
+    first = ran[0]
+    if tolerance is None:
+        return _finding("uncalibrated", ran, None, None, changed, False, "no approved tolerance")
+    flagged = bounds.exceeds(judged(ran), tolerance)
+    if not flagged.any():
+        return None
+    gate = any(r.case_set == "gate" for r, bad in zip(ran, flagged, strict=True) if bad)
+    known_here = first.run.environment.key in baseline.environments.get(first.kernel, frozenset())
+    if changed:
+        detail = "" if gate else "in explore cases only, so it does not block"
+        return _finding("regression", ran, flagged, tolerance, True, gate, detail)
+    if known_here:
+        return _finding("false_positive", ran, flagged, tolerance, False, False, "")
+    detail = "an environment that the history has not seen for this kernel"
+    return _finding("drift", ran, flagged, tolerance, False, False, detail)
+
+
+def _buggy(
+    ran: list[Record],
+    present: Tolerance | None,
+    future: Tolerance | None,
+    hand: float | None,
+    changed: bool,
+    known: bool,
+) -> Finding | None:
+    tolerance = present or future
+    if tolerance is None:
+        return None
+    rows = judged(ran)
+    none = np.zeros(len(ran), bool)
+    if present is not None:
+        now = bounds.exceeds(rows, present)
+    elif hand is not None:
+        now = np.array([r.stats is not None and r.stats.max_abs > hand for r in ran])
+    else:
+        now = none
+    then = bounds.exceeds(rows, future) if future is not None else none
+    if not now.any() and not then.any():
+        if all(r.same_as_control for r in ran):
+            return None  # the fault shows in none of these cases: nothing to catch
+        shown = sum(r.same_as_control is False for r in ran)
+        detail = f"its output differs from its control's in {shown} of {len(ran)} cases"
+        return _finding("escaped", ran, none, tolerance, changed, known, detail)
+    newly = bool(then.any() and not now.any())
+    flagged = then if newly or present is None else now
+    same = _common_dims([r for r, bad in zip(ran, flagged, strict=True) if bad], ran)
+    return _finding("caught", ran, flagged, tolerance, changed, False, same, newly)
+
+
+def _common_dims(flagged: list[Record], ran: list[Record]) -> str:
+    """``all with H=1025`` where the flagged cases share sizes that the others don't all have."""
+    if not flagged or len(flagged) == len(ran):
+        return ""
+    shared = set(flagged[0].case.dims)
+    for record in flagged:
+        shared &= set(record.case.dims)
+    everywhere = set(ran[0].case.dims)
+    for record in ran:
+        everywhere &= set(record.case.dims)
+    names = [f"{n}={s}" for n, s in flagged[0].case.dims if (n, s) in shared - everywhere]
+    return f"all with {' '.join(names)}" if names else ""
+
+
+def _finding(
+    kind: FindingKind,
+    ran: list[Record],
+    flagged: bounds.Bools | None,
+    tolerance: Tolerance | None,
+    changed: bool,
+    blocks: bool,
+    detail: str,
+    newly: bool = False,
+) -> Finding:
+    first = ran[0]
+    observed = allowed = over = None
+    worst = first
+    exceeding = gate = 0
+    if tolerance is not None and flagged is not None:
+        rows = judged(ran)
+        used = bounds.utilisation(rows.envelope, rows.z, tolerance.atol, tolerance.scaled_tol)
+        used[rows.mismatch > 0] = np.inf
+        index = int(np.argmax(np.where(flagged, used, -1.0) if flagged.any() else used))
+        worst = ran[index]
+        exceeding = int(flagged.sum())
+        gate = sum(r.case_set == "gate" for r, bad in zip(ran, flagged, strict=True) if bad)
+        stats = worst.stats
+        assert stats is not None
+        if stats.scale_quantiles is not None and stats.scale_abs_quantiles is not None:
+            allowed = bounds.allowed(
+                tolerance,
+                worst.case.dtype,
+                worst.roundoff,
+                stats.scale_quantiles[1],
+                stats.scale_abs_quantiles[1],
+            )
+        observed = _finite(stats.residual_max)
+        over = _finite(float(used[index]))
+        reasons = [detail] if detail else []
+        if stats.nonfinite_mismatch:
+            reasons.append(
+                f"{stats.nonfinite_mismatch} of {stats.count} values are not finite where the "
+                "reference is, or the other way round"
+            )
+        elif flagged.any() and over is not None and over <= 1.0:
+            reasons.append(f"by its bias alone: {stats.bias:+.2f}, {tolerance.bias_tol} allowed")
+        detail = "; ".join(reasons)
+    return Finding(
+        kind=kind,
+        op=first.case.op,
+        kernel=first.kernel,
+        dtype=first.case.dtype,
+        blocks=blocks,
+        cases=len(ran),
+        exceeding=exceeding,
+        gate_exceeding=gate,
+        worst=worst.id,
+        worst_dims=worst.case.dims_text,
+        observed=observed,
+        allowed=allowed,
+        over=over,
+        changed=changed,
+        newly=newly,
+        detail=detail,
+    )
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

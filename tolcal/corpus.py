@@ -1,0 +1,296 @@
+"""Folders into ops. Reads op.toml and hashes sources; never executes a kernel.
+
+The folder is the registration: ``corpus/<op>/op.toml``, ``reference.py``, ``kernels/<name>.py``
+and ``buggy/<name>.py``. Adding a kernel is adding a file.
+"""
+
+import ast
+import difflib
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from tolcal import tomlfile
+from tolcal.model import DTYPES, InputSpec, Kernel, Op, Role, TolcalError
+
+#: Names reach Markdown, file names and command lines, so they are allow-listed where they enter.
+NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_Bad = Callable[[tuple[str, ...], str], TolcalError]
+
+
+class _Buggy(msgspec.Struct, forbid_unknown_fields=True):
+    corrupts: str
+    fault: str
+
+
+class _KernelTable(msgspec.Struct, forbid_unknown_fields=True):
+    dims: dict[str, list[int]] = {}
+
+
+class _Input(msgspec.Struct, forbid_unknown_fields=True):
+    shape: list[str]
+    low: float = -10.0
+    high: float = 10.0
+
+
+class _Output(msgspec.Struct, forbid_unknown_fields=True):
+    shape: list[str]
+
+
+class _OpToml(msgspec.Struct, forbid_unknown_fields=True):
+    summary: str
+    dtypes: list[str]
+    dims: dict[str, list[int]]
+    inputs: dict[str, _Input]
+    output: _Output
+    compute_dtype: str = "float32"
+    reduction: str | None = None
+    legacy_atol: dict[str, float] = {}
+    kernels: dict[str, _KernelTable] = {}
+    buggy: dict[str, _Buggy] = {}
+
+
+def load(root: Path) -> tuple[Op, ...]:
+    """All ops under ``root``, sorted by name.
+
+    Raises TolcalError, naming file and line, for a folder that breaks the contract.
+    """
+    if not root.is_dir():
+        raise TolcalError(
+            f"{root}: no such corpus folder; give --corpus DIR, set `corpus` under [tool.tolcal] "
+            "in pyproject.toml, or start one with `tolcal new OP`"
+        )
+    ops = tuple(load_op(f.parent) for f in sorted(root.glob("*/op.toml")))
+    if not ops:
+        raise TolcalError(f"{root}: no */op.toml in it; start an op with `tolcal new OP`")
+    owner: dict[str, str] = {}
+    for op in ops:
+        for kernel in op.kernels:
+            if kernel.name in owner:
+                raise TolcalError(
+                    f"{kernel.path}: kernel name {kernel.name!r} is taken by {owner[kernel.name]}; "
+                    "kernel names are unique in the corpus, rename one"
+                )
+            owner[kernel.name] = kernel.path
+    return ops
+
+
+def select(ops: tuple[Op, ...], names: Iterable[str]) -> tuple[Op, ...]:
+    """The ops called ``names`` (an op's name, or a kernel's for that kernel and its controls)."""
+    wanted = list(names)
+    if not wanted:
+        return ops
+    known = {op.name for op in ops} | {k.name for op in ops for k in op.kernels}
+    for name in wanted:
+        if name not in known:
+            raise TolcalError(
+                f"no op or kernel {name!r} in the corpus{did_you_mean(name, known)}; "
+                "`tolcal show` lists what there is"
+            )
+    chosen = []
+    for op in ops:
+        if op.name in wanted:
+            chosen.append(op)
+            continue
+        named = {k.name for k in op.kernels if k.name in wanted}
+        if named:
+            need = named | {k.corrupts for k in op.kernels if k.name in named and k.corrupts}
+            kernels = tuple(k for k in op.kernels if k.name in need)
+            chosen.append(msgspec.structs.replace(op, kernels=kernels))
+    return tuple(chosen)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """``; did you mean 'softmax'?`` or nothing."""
+    close = difflib.get_close_matches(name, sorted(known), 1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def load_op(folder: Path) -> Op:
+    """One op folder; TolcalError names the file and line that break the contract."""
+    path = folder / "op.toml"
+    data, text = tomlfile.read(path)
+    spec = tomlfile.convert(data, _OpToml, path, text)
+
+    def bad(keys: tuple[str, ...], what: str) -> TolcalError:
+        return TolcalError(f"{path}:{tomlfile.line_of(text, keys)}: {'.'.join(keys)}: {what}")
+
+    if not NAME.fullmatch(folder.name):
+        raise TolcalError(
+            f"{path}: the folder's name {folder.name!r} is the op's name and must match "
+            f"{NAME.pattern}; rename the folder"
+        )
+    for keys, names in ((("dtypes",), spec.dtypes), (("compute_dtype",), [spec.compute_dtype])):
+        for name in names:
+            if name not in DTYPES:
+                hint = did_you_mean(name, DTYPES)
+                raise bad(keys, f"unknown dtype {name!r}{hint}; known: {', '.join(DTYPES)}")
+    if not spec.dtypes:
+        raise bad(("dtypes",), "empty; list at least one")
+    if len(set(spec.dtypes)) != len(spec.dtypes):
+        raise bad(("dtypes",), "a dtype is listed twice")
+    _check_dims(spec.dims, ("dims",), bad)
+    if not spec.inputs:
+        raise bad(("inputs",), "no inputs; add a table [inputs.<name>] with a shape")
+    for name, tensor in spec.inputs.items():
+        if not name.isidentifier():
+            raise bad(("inputs", name), "an input's name is a parameter of run(): an identifier")
+        _check_shape(tensor.shape, spec.dims, ("inputs", name), bad)
+        if not -3e38 < tensor.low < tensor.high < 3e38:
+            raise bad(("inputs", name), f"low {tensor.low} must be below high {tensor.high}")
+    _check_shape(spec.output.shape, spec.dims, ("output",), bad)
+    if spec.reduction is not None and spec.reduction not in spec.dims:
+        raise bad(("reduction",), f"{spec.reduction!r} is none of the dims {', '.join(spec.dims)}")
+    for dtype, atol in spec.legacy_atol.items():
+        if dtype not in spec.dtypes:
+            raise bad(("legacy_atol", dtype), f"not among this op's dtypes {spec.dtypes}")
+        if not 0 <= atol < float("inf"):
+            raise bad(("legacy_atol", dtype), f"{atol} is no tolerance; give a number >= 0")
+    reference = folder / "reference.py"
+    if not reference.is_file():
+        raise TolcalError(f"{path}: no reference.py beside it; add one with `def reference(...)`")
+    kernels = _kernels(folder, spec, bad)
+    return Op(
+        name=folder.name,
+        summary=spec.summary,
+        dtypes=tuple(spec.dtypes),
+        compute_dtype=spec.compute_dtype,
+        inputs={n: InputSpec(tuple(t.shape), t.low, t.high) for n, t in spec.inputs.items()},
+        output=tuple(spec.output.shape),
+        legacy_atol=spec.legacy_atol,
+        reduction=spec.reduction,
+        path=str(folder),
+        reference_path=str(reference),
+        op_hash=_contract_hash(spec),
+        reference_hash=source_hash(reference)[0],
+        kernels=kernels,
+    )
+
+
+def _contract_hash(spec: _OpToml) -> str:
+    """Over what changes numbers: not the summary, the faults' wording or hand-picked values."""
+    contract = (spec.dims, spec.inputs, spec.output, spec.compute_dtype, spec.kernels)
+    return hashlib.sha256(msgspec.json.encode(contract, order="deterministic")).hexdigest()[:16]
+
+
+def _check_dims(dims: Mapping[str, list[int]], keys: tuple[str, ...], bad: _Bad) -> None:
+    if not dims:
+        raise bad(keys, "no dims; give each symbolic dim its candidate sizes")
+    for name, sizes in dims.items():
+        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,15}", name):
+            raise bad((*keys, name), "a dim's name is a short identifier")
+        if not sizes or any(not 1 <= size < 2**40 for size in sizes):
+            raise bad((*keys, name), f"sizes {sizes}: give positive sizes below 2^40")
+
+
+def _check_shape(
+    shape: list[str], dims: Mapping[str, list[int]], keys: tuple[str, ...], bad: _Bad
+) -> None:
+    for dim in shape:
+        if dim not in dims:
+            hint = did_you_mean(dim, dims)
+            raise bad(keys, f"dim {dim!r} is not in [dims] ({', '.join(dims)}){hint}")
+
+
+def _kernels(folder: Path, spec: _OpToml, bad: _Bad) -> tuple[Kernel, ...]:
+    dims = {name: tuple(sizes) for name, sizes in spec.dims.items()}
+    found: list[Kernel] = []
+    controls: dict[str, Kernel] = {}
+    roles: tuple[tuple[Role, str], ...] = (("control", "kernels"), ("buggy", "buggy"))
+    for role, sub in roles:
+        for path in sorted((folder / sub).glob("*.py")):
+            name = path.stem
+            if name.startswith("_"):
+                continue  # a helper module that kernels share
+            if not NAME.fullmatch(name):
+                raise TolcalError(
+                    f"{path}: the file's name is the kernel's name and must match {NAME.pattern}"
+                )
+            entry = spec.buggy.get(name)
+            own = dict(dims)
+            if role == "buggy":
+                if entry is None:
+                    raise TolcalError(
+                        f"{path}: op.toml has no [buggy.{name}]; add it with `corrupts` (the "
+                        "control it is made from) and `fault` (what is wrong)"
+                    )
+                if entry.corrupts not in controls:
+                    hint = did_you_mean(entry.corrupts, controls)
+                    raise bad(
+                        ("buggy", name, "corrupts"),
+                        f"no control {entry.corrupts!r} in kernels/{hint}",
+                    )
+                own = dict(controls[entry.corrupts].dims)
+            table = spec.kernels.get(name)
+            if table is not None:
+                _check_dims(table.dims, ("kernels", name, "dims"), bad)
+                for dim in table.dims:
+                    if dim not in dims:
+                        raise bad(("kernels", name, "dims", dim), f"{dim!r} is not in [dims]")
+                own |= {dim: tuple(sizes) for dim, sizes in table.dims.items()}
+            hashed, uses_triton = source_hash(path)
+            kernel = Kernel(
+                name=name,
+                role=role,
+                path=str(path),
+                dims=own,
+                source_hash=hashed,
+                uses_triton=uses_triton,
+                corrupts=entry.corrupts if entry else None,
+                fault=entry.fault if entry else None,
+            )
+            found.append(kernel)
+            if role == "control":
+                controls[name] = kernel
+    if not controls:
+        raise TolcalError(f"{folder}: no control in kernels/; add kernels/<name>.py with `run`")
+    names = {kernel.name for kernel in found}
+    for name in spec.buggy:
+        if not any(k.name == name and k.role == "buggy" for k in found):
+            raise bad(("buggy", name), f"there is no buggy/{name}.py; add it or drop the table")
+    for name in spec.kernels:
+        if name not in names:
+            raise bad(("kernels", name), f"no such kernel{did_you_mean(name, names)}")
+    return tuple(found)
+
+
+def source_hash(path: Path) -> tuple[str, bool]:
+    """16 hex digits over a file and the local modules it imports, and whether one uses Triton.
+
+    "Local" is what the file's own folder holds, since that folder is what it can import from.
+    """
+    seen: dict[Path, bytes] = {}
+    imports: set[str] = set()
+    queue = [path]
+    while queue:
+        current = queue.pop()
+        if current in seen:
+            continue
+        try:
+            seen[current] = current.read_bytes()
+            tree = ast.parse(seen[current], str(current))
+        except OSError as error:
+            raise TolcalError(f"{current}: cannot read it: {error.strerror}") from None
+        except (SyntaxError, ValueError) as error:
+            line = getattr(error, "lineno", None) or 1
+            raise TolcalError(f"{current}:{line}: not Python: {error}; mend the file") from None
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [node.module or "", *(alias.name for alias in node.names)]
+            else:
+                continue
+            for name in names:
+                imports.add(name.split(".")[0])
+                local = path.parent.joinpath(*name.split("."))
+                for file in (local.with_suffix(".py"), local / "__init__.py"):
+                    if name and file.is_file():
+                        queue.append(file)
+    whole = hashlib.sha256()
+    for file in sorted(seen):
+        whole.update(file.name.encode() + b"\0" + hashlib.sha256(seen[file]).digest())
+    return whole.hexdigest()[:16], "triton" in imports

@@ -1,0 +1,243 @@
+"""Records as flat columns, and back, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tolcal.model import ENVELOPE_GRID, Case, Environment, ErrorStats, Record, Run, TolcalError
+
+_TEXT = pa.dictionary(pa.int32(), pa.string())
+_POINTS = range(len(ENVELOPE_GRID))
+_QUANTILES = ("q10", "q50", "q90")
+
+#: Columns that hold one number of ErrorStats each.
+_SCALARS: dict[str, pa.DataType] = {
+    "count": pa.int64(),
+    "num_exceeding": pa.int64(),
+    "max_abs": pa.float32(),
+    "mean_abs": pa.float32(),
+    "p50_abs": pa.float32(),
+    "p90_abs": pa.float32(),
+    "p99_abs": pa.float32(),
+    "max_rel": pa.float32(),
+    "mean_rel": pa.float32(),
+    "max_ulp": pa.uint64(),
+    "mean_ulp": pa.float32(),
+    "residual_max": pa.float32(),
+    "scaled_max": pa.float32(),
+    "scaled_max_abs": pa.float32(),
+    "bias": pa.float32(),
+    "bias_count": pa.int64(),
+    "nonfinite_mismatch": pa.int64(),
+    "ref_rms": pa.float32(),
+    "ref_max": pa.float32(),
+}
+#: Fields of ErrorStats that are tuples, and the columns they become.
+TUPLES: dict[str, tuple[str, ...]] = {
+    "envelope": tuple(f"envelope_{i:02d}" for i in _POINTS),
+    "envelope_abs": tuple(f"envelope_abs_{i:02d}" for i in _POINTS),
+    "scale_quantiles": tuple(f"scale_{q}" for q in _QUANTILES),
+    "scale_abs_quantiles": tuple(f"scale_abs_{q}" for q in _QUANTILES),
+}
+_ENVIRONMENT = ("device", "device_class", "vendor", "driver", "runtime", "torch", "triton")
+
+SCHEMA = pa.schema(
+    [
+        ("run_id", _TEXT),
+        ("run_seed", pa.int64()),
+        ("started", _TEXT),
+        ("session", _TEXT),
+        ("origin", _TEXT),
+        ("commit", _TEXT),
+        ("dirty", pa.bool_()),
+        ("tolcal", _TEXT),
+        ("device_uuid", _TEXT),
+        *((name, _TEXT) for name in _ENVIRONMENT),
+        ("switches", _TEXT),
+        ("environment", _TEXT),
+        ("op", _TEXT),
+        ("dtype", _TEXT),
+        ("kernel", _TEXT),
+        ("role", _TEXT),
+        ("corrupts", _TEXT),
+        ("dims", _TEXT),
+        ("profile", _TEXT),
+        ("layout", _TEXT),
+        ("seed", pa.int64()),
+        ("case_id", _TEXT),
+        ("case_set", _TEXT),
+        ("status", _TEXT),
+        ("reason", _TEXT),
+        ("input_hash", _TEXT),
+        ("kernel_hash", _TEXT),
+        ("reference_hash", _TEXT),
+        ("op_hash", _TEXT),
+        ("roundoff", pa.float32()),
+        ("same_as_control", pa.bool_()),
+        *_SCALARS.items(),
+        *((column, pa.float32()) for names in TUPLES.values() for column in names),
+    ]
+)
+
+
+def empty() -> pa.Table:
+    """No records."""
+    return SCHEMA.empty_table()
+
+
+def conform(table: pa.Table, path: Path) -> pa.Table:
+    """``table`` with exactly our columns; TolcalError if it lacks one or has another type."""
+    names = set(table.column_names)
+    lacking = [f.name for f in SCHEMA if f.name not in names]
+    if lacking:
+        raise TolcalError(
+            f"{path}: no column {lacking[0]!r} ({len(lacking)} of {len(SCHEMA)} lacking): not a "
+            "tolcal history of this version; import foreign results with `tolcal history import`"
+        )
+    try:
+        return table.select(SCHEMA.names).cast(SCHEMA)
+    except (pa.ArrowException, ValueError) as error:
+        reason = " ".join(str(error).split())[:160]
+        raise TolcalError(f"{path}: a column has another type than ours: {reason}") from None
+
+
+def from_records(records: Iterable[Record]) -> pa.Table:
+    """Records as a table. ValueError if a statistic would lose digits in float32."""
+    data: dict[str, list[Any]] = {name: [] for name in SCHEMA.names}
+    for record in records:
+        row = _row(record)
+        for name, values in data.items():
+            values.append(row.get(name))
+    arrays = []
+    for field in SCHEMA:
+        array = pa.array(data[field.name], type=_plain(field.type), from_pandas=False)
+        if pa.types.is_float32(field.type):
+            _check_exact(field.name, data[field.name], array)
+        arrays.append(array.cast(field.type) if field.type == _TEXT else array)
+    return pa.table(arrays, schema=SCHEMA)
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    return pa.string() if kind == _TEXT else kind
+
+
+def _check_exact(name: str, values: list[float | None], array: pa.Array) -> None:
+    wanted = np.array([0.0 if v is None else v for v in values], np.float64)
+    got = array.fill_null(0.0).to_numpy(zero_copy_only=False).astype(np.float64)
+    same = (wanted == got) | (np.isnan(wanted) & np.isnan(got))
+    if not same.all():
+        value = float(wanted[~same][0])
+        raise ValueError(f"{name} = {value!r} is no float32 number; statistics are rounded first")
+
+
+def _row(record: Record) -> dict[str, Any]:
+    run, case, stats = record.run, record.case, record.stats
+    row: dict[str, Any] = {
+        "run_id": run.id,
+        "run_seed": run.seed,
+        "environment": run.environment.key,
+        "switches": msgspec.json.encode(run.environment.switches).decode(),
+        "op": case.op,
+        "dtype": case.dtype,
+        "dims": case.dims_text,
+        "profile": case.profile,
+        "layout": case.layout,
+        "seed": case.seed,
+        "case_id": case.id,
+    }
+    for name in ("started", "session", "origin", "commit", "dirty", "tolcal", "device_uuid"):
+        row[name] = getattr(run, name)
+    for name in _ENVIRONMENT:
+        row[name] = getattr(run.environment, name)
+    for name in ("kernel", "role", "corrupts", "case_set", "status", "reason", "input_hash",
+                 "kernel_hash", "reference_hash", "op_hash", "roundoff",
+                 "same_as_control"):  # fmt: skip
+        row[name] = getattr(record, name)
+    if stats is not None:
+        row |= {name: getattr(stats, name) for name in _SCALARS}
+        for name, names in TUPLES.items():
+            row |= dict(zip(names, getattr(stats, name) or [None] * len(names), strict=True))
+    return row
+
+
+def to_records(table: pa.Table) -> Iterator[Record]:
+    """The inverse of ``from_records``."""
+    runs: dict[str, Run] = {}
+    for row in table.to_pylist():
+        run = runs.get(row["run_id"])
+        if run is None:
+            environment = Environment(
+                **{name: row[name] for name in _ENVIRONMENT},
+                switches=tuple(msgspec.json.decode(row["switches"])),
+            )
+            run = runs[row["run_id"]] = Run(
+                id=row["run_id"],
+                seed=row["run_seed"],
+                environment=environment,
+                **{
+                    name: row[name]
+                    for name in ("started", "session", "origin", "commit", "dirty", "tolcal",
+                                 "device_uuid")
+                },
+            )  # fmt: skip
+        yield Record(
+            run=run,
+            case=parse_case(row),
+            stats=_stats(row),
+            **{
+                name: row[name]
+                for name in ("kernel", "role", "corrupts", "case_set", "status", "reason",
+                             "input_hash", "kernel_hash", "reference_hash", "op_hash",
+                             "roundoff", "same_as_control")
+            },
+        )  # fmt: skip
+
+
+def parse_case(row: dict[str, Any]) -> Case:
+    """The case of a row."""
+    pairs = (part.split("=") for part in row["dims"].split(" ") if part)
+    return Case(
+        op=row["op"],
+        dtype=row["dtype"],
+        dims=tuple((name, int(size)) for name, size in pairs),
+        profile=row["profile"],
+        layout=row["layout"],
+        seed=row["seed"],
+    )
+
+
+def _stats(row: dict[str, Any]) -> ErrorStats | None:
+    if row["count"] is None:
+        return None
+    tuples = {
+        name: None if row[names[0]] is None else tuple(row[n] for n in names)
+        for name, names in TUPLES.items()
+    }
+    return ErrorStats(**{name: row[name] for name in _SCALARS}, **tuples)  # type: ignore[arg-type]
+
+
+def inconsistent(table: pa.Table) -> list[str]:
+    """What no honest record holds: a reason a record, empty if all are sound."""
+    problems = []
+    text = pc.cast(table["status"], pa.string())
+    ok = pc.equal(text, "ok")
+    lacks = pc.sum(pc.and_(ok, pc.is_null(table["count"]))).as_py() or 0
+    problems += ["a record with status ok and no statistics"] * lacks
+    for name in ("max_abs", "residual_max", "scaled_max", *TUPLES["envelope"]):
+        negative = pc.sum(pc.less(table[name], 0.0)).as_py() or 0
+        problems += [f"a record with {name} < 0"] * negative
+    for row in (
+        table.select(["op", "dtype", "dims", "profile", "layout", "seed", "case_id"])
+        .slice(0, 1000)
+        .to_pylist()
+    ):
+        if parse_case(row).id != row["case_id"]:
+            problems.append(f"case id {row['case_id']} does not belong to its case")
+    return problems

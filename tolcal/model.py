@@ -1,0 +1,473 @@
+"""The frozen values that cross stages, and the one error that a user can mend.
+
+Nothing here computes; every stage takes and returns these. Floats of a record are exactly
+representable in float32, because that is what the history stores (see ``history``).
+"""
+
+import hashlib
+import math
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+Status = Literal["ok", "crashed", "timeout", "skipped"]
+Role = Literal["control", "buggy"]
+CaseSet = Literal["gate", "explore"]
+Origin = Literal["local", "ingest", "pull_request", "import"]
+STATUSES: tuple[Status, ...] = ("ok", "crashed", "timeout", "skipped")
+
+#: Grid of c (in unit roundoffs of the compute dtype) on which a record keeps its envelope.
+ENVELOPE_GRID: tuple[float, ...] = (0.0, *(2.0**k for k in range(-1, 10)))
+
+
+class TolcalError(Exception):
+    """Something the user can mend: shown as one line, exit status 2, never a traceback."""
+
+
+class DType(msgspec.Struct, frozen=True):
+    """A floating-point format: ``precision`` significand bits, the hidden one included."""
+
+    name: str
+    bits: int
+    precision: int
+    emin: int  # exponent of the smallest normal number
+    max: float
+
+    @property
+    def roundoff(self) -> float:
+        """Unit roundoff u = 2^-precision: half the distance from 1 to the next number."""
+        return math.ldexp(1.0, -self.precision)
+
+    @property
+    def tiny(self) -> float:
+        """The smallest subnormal number, which is the spacing near zero."""
+        return math.ldexp(1.0, self.emin - self.precision + 1)
+
+    def gap(self, value: float) -> float:
+        """Distance of the two numbers of this format that bracket ``value`` (finite)."""
+        exponent = math.frexp(value)[1] - 1 if value else self.emin
+        return math.ldexp(1.0, max(exponent, self.emin) - self.precision + 1)
+
+
+DTYPES: dict[str, DType] = {
+    d.name: d
+    for d in (
+        DType("float64", 64, 53, -1022, 1.7976931348623157e308),
+        DType("float32", 32, 24, -126, 3.4028234663852886e38),
+        DType("float16", 16, 11, -14, 65504.0),
+        DType("bfloat16", 16, 8, -126, 3.3895313892515355e38),
+        DType("float8_e4m3fn", 8, 4, -6, 448.0),
+        DType("float8_e5m2", 8, 3, -14, 57344.0),
+    )
+}
+
+
+def digest(*parts: object) -> str:
+    """16 hex digits over ``parts``: the name of a value in ids, file names and comments."""
+    raw = msgspec.json.encode(parts, order="sorted")
+    return hashlib.sha256(raw).hexdigest()[:16]
+
+
+# --- corpus ---------------------------------------------------------------------------------
+
+
+class InputSpec(msgspec.Struct, frozen=True):
+    """One input tensor: its dims by name, and the range that profile ``default`` draws from."""
+
+    shape: tuple[str, ...]
+    low: float = -10.0
+    high: float = 10.0
+
+
+class Kernel(msgspec.Struct, frozen=True):
+    """One implementation of an op. A buggy one names the control it corrupts and how."""
+
+    name: str
+    role: Role
+    path: str  # of the file, as found
+    dims: Mapping[str, tuple[int, ...]]
+    source_hash: str
+    uses_triton: bool
+    corrupts: str | None = None
+    fault: str | None = None
+
+
+class Op(msgspec.Struct, frozen=True):
+    """One folder of the corpus: contract, reference and kernels."""
+
+    name: str
+    summary: str
+    dtypes: tuple[str, ...]
+    compute_dtype: str
+    inputs: Mapping[str, InputSpec]
+    output: tuple[str, ...]
+    legacy_atol: Mapping[str, float]
+    reduction: str | None
+    path: str
+    reference_path: str
+    op_hash: str
+    reference_hash: str
+    kernels: tuple[Kernel, ...]
+
+    def kernel(self, name: str) -> Kernel:
+        """The kernel of that name; KeyError if there is none."""
+        for kernel in self.kernels:
+            if kernel.name == name:
+                return kernel
+        raise KeyError(name)
+
+
+# --- cases and records ----------------------------------------------------------------------
+
+
+class Case(msgspec.Struct, frozen=True):
+    """What a kernel is run on. The same case gives the same input bytes on every machine."""
+
+    op: str
+    dtype: str
+    dims: tuple[tuple[str, int], ...]  # in op.toml's order, which messages keep
+    profile: str
+    layout: str
+    seed: int  # 0 <= seed < 2^63
+
+    @property
+    def id(self) -> str:
+        """16 hex digits; with the kernel's name before it, the id of a record."""
+        dims = sorted(self.dims)
+        return digest("case", self.op, self.dtype, dims, self.profile, self.layout, self.seed)
+
+    @property
+    def dims_text(self) -> str:
+        """As in messages and files: ``B=2 S=7 H=1025``."""
+        return " ".join(f"{name}={size}" for name, size in self.dims)
+
+
+class Environment(msgspec.Struct, frozen=True):
+    """Everything that changes numbers without changing source."""
+
+    device: str  # "NVIDIA H200"
+    device_class: str  # "sm_90", "gfx942", "cpu"
+    vendor: str  # "nvidia", "amd", "cpu"
+    driver: str
+    runtime: str  # "cuda 13.0", "rocm 6.4", "" on a CPU
+    torch: str
+    triton: str
+    switches: tuple[str, ...] = ()  # sorted, e.g. ("interpreter", "tf32")
+
+    @property
+    def key(self) -> str:
+        """16 hex digits: records are compared for false positives only within one key."""
+        return digest("environment", msgspec.structs.astuple(self))
+
+    @property
+    def text(self) -> str:
+        """For people: ``NVIDIA H200 (sm_90, driver 580.1, cuda 13.0, torch 2.11, triton 3.6)``."""
+        driver = f", driver {self.driver}" if self.driver else ""
+        runtime = f", {self.runtime}" if self.runtime else ""
+        extra = "".join(f", {switch}" for switch in self.switches)
+        return (
+            f"{self.device} ({self.device_class}{driver}{runtime}, "
+            f"torch {self.torch}, triton {self.triton}{extra})"
+        )
+
+
+class Run(msgspec.Struct, frozen=True):
+    """One fresh seed set in one process: what its records share. The header of a records file."""
+
+    id: str
+    seed: int
+    started: str  # UTC, ISO 8601
+    session: str  # one per `tolcal run`, so runs of one sitting can be told apart
+    origin: Origin
+    commit: str  # 40 hex, or "" outside git
+    dirty: bool
+    tolcal: str
+    device_uuid: str
+    environment: Environment
+
+
+class ErrorStats(msgspec.Struct, frozen=True):
+    """What one kernel did on one case; ``stats.error_stats`` is the definition of each field.
+
+    The first eleven are the published record (arXiv 2607.16228), against the reference rounded
+    to the output dtype. The others are against the fp64 reference itself; imported rows lack
+    them (None).
+    """
+
+    count: int
+    num_exceeding: int | None  # None: there was no limit to exceed
+    max_abs: float
+    mean_abs: float
+    p50_abs: float
+    p90_abs: float
+    p99_abs: float
+    max_rel: float
+    mean_rel: float
+    max_ulp: int
+    mean_ulp: float
+    residual_max: float | None = None
+    #: max over elements of residual - c*u*scale on ENVELOPE_GRID, scale = |ref| + sigma
+    envelope: tuple[float, ...] | None = None
+    #: the same for scale = |ref|
+    envelope_abs: tuple[float, ...] | None = None
+    #: max of residual / (u*scale), for both scales: where the envelope reaches 0
+    scaled_max: float | None = None
+    scaled_max_abs: float | None = None
+    #: 10/50/90 % quantiles of both scales
+    scale_quantiles: tuple[float, float, float] | None = None
+    scale_abs_quantiles: tuple[float, float, float] | None = None
+    bias: float | None = None
+    bias_count: int | None = None  # elements with a non-zero error, which alone inform `bias`
+    nonfinite_mismatch: int | None = None
+    ref_rms: float | None = None
+    ref_max: float | None = None
+
+
+class Record(msgspec.Struct, frozen=True):
+    """One kernel run on one case in one environment (that of its run)."""
+
+    run: Run
+    kernel: str
+    role: Role
+    corrupts: str | None  # of a buggy kernel: its control
+    case: Case
+    case_set: CaseSet
+    status: Status
+    reason: str  # "" when ok
+    input_hash: str
+    kernel_hash: str
+    reference_hash: str
+    op_hash: str
+    roundoff: float  # u of the op's compute dtype, which the envelopes are in units of
+    stats: ErrorStats | None
+    same_as_control: bool | None = None  # a buggy kernel's output equals its control's
+
+    @property
+    def id(self) -> str:
+        """What `tolcal replay` takes: ``rmsnorm_triton:9e1c02b7d4a8f655``."""
+        return f"{self.kernel}:{self.case.id}"
+
+
+# --- tolerances -----------------------------------------------------------------------------
+
+
+class AllClose(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """For plain ``torch.testing.assert_close`` against a reference in the kernel's dtype."""
+
+    atol: float
+    rtol: float
+
+
+class HeldOut(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Runs judged by tolerances fitted without them, and how many had any false alarm."""
+
+    runs: int
+    red: int
+
+
+class Evidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a tolerance rests on."""
+
+    rule: str
+    margin: float
+    rows: int
+    runs: int
+    devices: tuple[str, ...]
+    held_out: HeldOut
+    history: str
+    detectable_recall: float | None = None  # None: the op has no detectable buggy row
+
+
+class Approved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who let these values in. ``value`` is the digest of the cell's numbers."""
+
+    by: str
+    at: str
+    digest: str
+    value: str
+    pr: int | None = None
+    reason: str | None = None
+
+
+class Tolerance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One cell: an element passes if residual <= atol + scaled_tol*u*(|ref| + sigma)."""
+
+    atol: float
+    scaled_tol: float
+    allclose: AllClose
+    bias_tol: float | None = None
+    evidence: Evidence | None = None
+    approved: Approved | None = None
+
+    @property
+    def value_digest(self) -> str:
+        """16 hex digits over the numbers alone, so that the hook can recompute it."""
+        return digest(
+            "value",
+            self.atol,
+            self.scaled_tol,
+            self.bias_tol,
+            self.allclose.atol,
+            self.allclose.rtol,
+        )
+
+
+Cell = tuple[str, str]  # (op, dtype)
+Tolerances = Mapping[Cell, Tolerance]
+
+
+# --- calibration and verdict ----------------------------------------------------------------
+
+
+class HeldOutRows(msgspec.Struct, frozen=True):
+    """Leave-one-run-out: control rows of each run judged by a fit on the other runs."""
+
+    rows: int
+    false_alarms: int
+    runs: int
+    runs_with_false_alarms: int
+
+
+class Recall(msgspec.Struct, frozen=True):
+    """Rows of a buggy kernel: all, flagged, and those whose output differs from its control's."""
+
+    rows: int
+    flagged: int
+    detectable: int
+    detectable_flagged: int
+
+    @property
+    def recall(self) -> float | None:
+        """Share of all rows flagged; None without rows."""
+        return self.flagged / self.rows if self.rows else None
+
+    @property
+    def detectable_recall(self) -> float | None:
+        """Share of detectable rows flagged, the ceiling of any tolerance being 1."""
+        return self.detectable_flagged / self.detectable if self.detectable else None
+
+
+class BuggyRecall(msgspec.Struct, frozen=True):
+    """Recall of one buggy kernel in one dtype, under each tolerance there is."""
+
+    kernel: str
+    control: str
+    op: str
+    dtype: str
+    proposed: Recall | None
+    approved: Recall | None
+    paper: Recall | None
+    legacy: Recall | None
+
+
+CellState = Literal["new", "tighten", "unchanged", "looser", "uncalibrated"]
+
+
+class CellProposal(msgspec.Struct, frozen=True):
+    """What calibration says of one cell (or, by kernel, of one control in one dtype)."""
+
+    op: str
+    dtype: str
+    kernel: str | None  # set when calibrated by kernel
+    state: CellState
+    rows: int
+    runs: int
+    devices: tuple[str, ...]
+    needs_rows: int  # more rows that an uncalibrated cell needs
+    tolerance: Tolerance | None
+    proposed_tol: float | None  # of rule `paper`: the atol that the published formula gives
+    #: |out - ref| allowed at the median element, half an output gap included
+    allowed_now: float | None
+    allowed_source: Literal["approved", "legacy", "none"]
+    allowed_proposed: float | None
+    allowed_paper: float | None
+    tightening: float | None  # allowed_now / allowed_proposed
+    recall: float | None
+    detectable_recall: float | None
+    held_out: HeldOutRows
+    note: str = ""
+
+
+class RunSummary(msgspec.Struct, frozen=True):
+    """What plots need of a run: when, where, how many rows, and how many control rows failed."""
+
+    id: str
+    started: str
+    device: str
+    device_uuid: str
+    environment: str
+    origin: Origin
+    rows: int
+    control_rows: int
+    held_out_false_alarms: int
+
+
+class Proposal(msgspec.Struct, frozen=True):
+    """New tolerances with the evidence for each cell."""
+
+    rule: str
+    by: Literal["op", "kernel"]
+    margin: float
+    history: str
+    digest: str
+    recall: float | None
+    detectable_recall: float | None
+    held_out: HeldOutRows
+    cells: tuple[CellProposal, ...]
+    buggy: tuple[BuggyRecall, ...]
+    runs: tuple[RunSummary, ...]
+    notes: tuple[str, ...] = ()
+
+    def tolerances(self) -> dict[Cell, Tolerance]:
+        """The calibrated cells."""
+        return {(c.op, c.dtype): c.tolerance for c in self.cells if c.tolerance is not None}
+
+
+class Baseline(msgspec.Struct, frozen=True):
+    """What the trusted history knows of a kernel: the sources and environments it was seen in."""
+
+    #: kernel -> hashes (kernel, reference, op.toml) of its most recent trusted run
+    sources: dict[str, tuple[str, str, str]]
+    #: kernel -> environment keys
+    environments: dict[str, frozenset[str]]
+
+
+FindingKind = Literal[
+    "regression", "false_positive", "drift", "caught", "escaped", "crashed", "uncalibrated"
+]
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One kernel in one dtype: what it did against the approved tolerance."""
+
+    kind: FindingKind
+    op: str
+    kernel: str
+    dtype: str
+    blocks: bool
+    cases: int  # judged
+    exceeding: int
+    gate_exceeding: int
+    worst: str  # record id to replay, "" if there is none
+    worst_dims: str
+    observed: float | None  # largest residual of the worst case
+    allowed: float | None  # at the median element of the worst case
+    over: float | None  # how many times the tolerance would have to grow
+    changed: bool  # source, reference or op.toml differ from the history's
+    newly: bool  # caught under the proposed tolerances and not under the present ones
+    detail: str
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """The run against the approved tolerances and the proposal."""
+
+    blocks: bool
+    environment: str
+    commit: str
+    kernels: int
+    records: int
+    cases: int
+    statuses: Mapping[str, int]
+    skipped_reasons: Mapping[str, int]
+    findings: tuple[Finding, ...]

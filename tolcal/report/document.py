@@ -1,0 +1,67 @@
+"""``P.json``: the Proposal, and beside it the Verdict of a run, if there was one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tolcal.model import Proposal, TolcalError, Verdict
+
+SCHEMA = 1
+MAX_BYTES = 64 * 2**20
+
+
+class Document(msgspec.Struct, frozen=True):
+    """What every renderer takes."""
+
+    proposal: Proposal
+    verdict: Verdict | None = None
+    base: str = ""  # commit that the run was compared with
+    attempt: str = "local"
+
+
+def to_json(document: Document) -> str:
+    """The proposal's fields at the top level; ``verdict`` and the rest beside them."""
+    content: dict[str, Any] = {"schema": SCHEMA}
+    content |= msgspec.to_builtins(document.proposal)
+    content["verdict"] = msgspec.to_builtins(document.verdict)
+    content |= {"base": document.base, "attempt": document.attempt}
+    for number, buggy in enumerate(document.proposal.buggy):
+        for name in ("proposed", "approved", "paper", "legacy"):
+            recall = getattr(buggy, name)
+            if recall is not None:
+                content["buggy"][number][name] |= {
+                    "recall": recall.recall,
+                    "detectable_recall": recall.detectable_recall,
+                }
+    return msgspec.json.format(msgspec.json.encode(content), indent=1).decode() + "\n"
+
+
+def read(path: Path) -> Document:
+    """The inverse of ``to_json``. TolcalError if the file is something else."""
+    try:
+        size = path.stat().st_size
+        raw = path.read_bytes() if size <= MAX_BYTES else b""
+    except OSError as error:
+        raise TolcalError(
+            f"{path}: cannot read it: {error.strerror}; `tolcal calibrate --json {path.name}` "
+            "writes one"
+        ) from None
+    if size > MAX_BYTES:
+        raise TolcalError(f"{path}: {size} bytes, at most {MAX_BYTES} allowed")
+    try:
+        content = msgspec.json.decode(raw)
+        if not isinstance(content, dict) or content.get("schema") != SCHEMA:
+            raise msgspec.ValidationError(f'expected an object with "schema": {SCHEMA}')
+        return Document(
+            proposal=msgspec.convert(content, Proposal),
+            verdict=msgspec.convert(content.get("verdict"), Verdict | None),
+            base=msgspec.convert(content.get("base", ""), str),
+            attempt=msgspec.convert(content.get("attempt", "local"), str),
+        )
+    except msgspec.DecodeError as error:
+        raise TolcalError(
+            f"{path}: not a tolcal proposal: {error}; write one with `tolcal calibrate --json`"
+        ) from None

@@ -1,0 +1,117 @@
+"""Tables and progress for a terminal; plain text in a pipe."""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from tolcal.model import Proposal
+from tolcal.report import text
+from tolcal.report.document import Document
+
+#: Where there is no terminal, a line at most this often.
+PLAIN_SECONDS = 10.0
+
+
+def render(document: Document) -> str:
+    """The headline, every cell, and the findings, in the terminal's width (160 in a pipe)."""
+    wide = sys.stdout.isatty()
+    console = Console(
+        file=io.StringIO(),
+        width=None if wide else 160,
+        force_terminal=wide or None,
+        highlight=False,
+    )
+    console.print(cells(document.proposal))
+    verdict = document.verdict
+    if verdict and verdict.findings:
+        table = Table("finding", "kernel", "dtype", "cases", "over", "replay", box=None)
+        for f in verdict.findings:
+            if f.kind == "caught" and not f.newly:
+                continue
+            over = "-" if f.over is None else text.number(f.over) + "x"
+            table.add_row(
+                f.kind + (" (blocks)" if f.blocks else ""),
+                f.kernel, f.dtype, f"{f.exceeding} of {f.cases}", over, f.worst,
+            )  # fmt: skip
+        console.print(table)
+    p = document.proposal
+    console.print(f"tolcal: {text.headline(p, verdict)}")
+    console.print(
+        f"Recall {text.percent(p.detectable_recall)} of detectable rows, "
+        f"{text.percent(p.recall)} of all rows of buggy kernels. "
+        f"{text.held_out_claim(p.held_out.runs_with_false_alarms, p.held_out.runs)}; "
+        f"{p.held_out.false_alarms} of {p.held_out.rows} held-out control rows flagged."
+    )
+    for note in p.notes:
+        console.print(f"{note}.", markup=False)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def cells(proposal: Proposal) -> Table:
+    """One row a cell: what is allowed at the median element, before and after."""
+    first = "kernel" if proposal.by == "kernel" else "op"
+    table = Table(box=None)
+    table.add_column(first, no_wrap=True)
+    table.add_column("dtype", no_wrap=True)
+    last = "proposed_tol" if proposal.rule == "paper" else "paper"
+    for name in ("now", "proposed", "tighter", "rows", "runs", "red held out", "recall", last):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for c in proposal.cells:
+        row = [
+            c.kernel or c.op,
+            c.dtype,
+            text.scientific(c.allowed_now),
+            text.scientific(c.allowed_proposed),
+            text.factor(c.tightening),
+            str(c.rows),
+            str(c.runs),
+            f"{c.held_out.runs_with_false_alarms} of {c.held_out.runs}",
+            text.percent(c.detectable_recall),
+        ]
+        if proposal.rule == "paper":
+            row.append("-" if c.proposed_tol is None else f"{c.proposed_tol:.2e}")
+        else:
+            row.append(text.scientific(c.allowed_paper))
+        table.add_row(*row, c.state if not c.note else f"{c.state}: {c.note}")
+    return table
+
+
+@contextmanager
+def progress(title: str, unit: str) -> Iterator[Callable[[int, int, str], None]]:
+    """A bar on a terminal's standard error, a plain line now and then elsewhere."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _plain(title, unit)
+        return
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+        TextColumn(unit), TimeRemainingColumn(), TextColumn("{task.fields[what]}"),
+    )  # fmt: skip
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(title, total=None, what="")
+        yield lambda done, total, what: bar.update(task, completed=done, total=total, what=what)
+
+
+def _plain(title: str, unit: str) -> Callable[[int, int, str], None]:
+    began = last = time.monotonic()
+
+    def report(done: int, total: int, what: str) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= PLAIN_SECONDS or (done == total and total):
+            last = now
+            rate = done / max(now - began, 1e-9)
+            print(f"{title}: {done} of {total} {unit}, {rate:.0f}/s {what}".rstrip(),
+                  file=sys.stderr, flush=True)  # fmt: skip
+
+    return report

@@ -1,0 +1,138 @@
+"""Numbers and counts in words, the same in every format."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from tolcal.model import CellProposal, Finding, Proposal, Verdict
+
+#: Everything that reaches Markdown as a name goes through this: nothing else can be a mention,
+#: a link, HTML or the end of a table cell.
+_MARKUP = frozenset("\\`*_[]<>|~&@#")
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.:=+\-/ ]")
+
+
+def code(text: str) -> str:
+    """``text`` as an inert code span."""
+    return f"`{_UNSAFE.sub('?', text)[:120]}`"
+
+
+def plain(text: str) -> str:
+    """Free text (a kernel's exception, a device's name) as inert words of one line."""
+    words = " ".join("".join(c if c.isprintable() else " " for c in text).split())[:400]
+    inert = "".join(f"&#{ord(c)};" if c in _MARKUP else c for c in words)
+    # An entity does not stop a mention or an issue link, nor anything a bare URL; a joiner does.
+    inert = re.sub(r"(&#64;|&#35;)(?=\w)", "\\1\u200d", inert)
+    return re.sub(r"(?i)\b(https?|www|gh)(?=[:.-])", "\\1\u200d", inert)
+
+
+def number(value: float | None) -> str:
+    """Two significant digits: ``8.8e-3``, ``1.2``, ``0``."""
+    if value is None:
+        return "-"
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    if 0.01 <= abs(value) < 1000:
+        return f"{value:.2g}"
+    mantissa, exponent = f"{value:.1e}".split("e")
+    return f"{mantissa}e{int(exponent)}"
+
+
+def scientific(value: float | None) -> str:
+    """Two significant digits with an exponent, for columns of tolerances."""
+    if value is None:
+        return "-"
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    mantissa, exponent = f"{value:.1e}".split("e")
+    return f"{mantissa}e{int(exponent)}"
+
+
+def factor(value: float | None) -> str:
+    """``289x``, ``1.4x``, ``1.4x looser``, ``same``."""
+    if value is None:
+        return "-"
+    if 0.995 < value < 1.005:
+        return "same"
+    looser = value < 1
+    shown = 1 / value if looser else value
+    text = f"{shown:.0f}" if shown >= 10 else f"{shown:.1f}"
+    return f"{text}x looser" if looser else f"{text}x"
+
+
+def percent(value: float | None) -> str:
+    """Rounded down, so that 100 % means all."""
+    return "-" if value is None else f"{math.floor(value * 1000) / 10:.1f} %"
+
+
+def plural(count: int, one: str, many: str | None = None) -> str:
+    """``1 regression``, ``2 regressions``."""
+    return f"{count} {one if count == 1 else many or one + 's'}"
+
+
+def upper_bound(bad: int, runs: int) -> float:
+    """Exact one-sided 95 % upper bound on a rate after ``bad`` of ``runs`` (Clopper-Pearson)."""
+    if runs == 0 or bad >= runs:
+        return 1.0
+    low, high = bad / runs, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        # P(at most `bad` of `runs`) at rate `middle`
+        tail = sum(
+            math.comb(runs, k) * middle**k * (1 - middle) ** (runs - k) for k in range(bad + 1)
+        )
+        low, high = (middle, high) if tail > 0.05 else (low, middle)
+    return high
+
+
+def held_out_claim(bad: int, runs: int) -> str:
+    """What held-out runs show, and no more."""
+    if runs == 0:
+        return "no held-out runs"
+    bound = math.ceil(upper_bound(bad, runs) * 1000) / 10
+    return f"{bad} of {runs} held-out runs red (at most {bound:.1f} % of runs, 95 % confidence)"
+
+
+def by_kind(verdict: Verdict | None, *kinds: str) -> list[Finding]:
+    """Findings of these kinds, in the verdict's order."""
+    return [f for f in verdict.findings if f.kind in kinds] if verdict else []
+
+
+def to_approve(proposal: Proposal) -> list[CellProposal]:
+    """Cells that a maintainer may approve: new ones and tightenings, the largest factor first."""
+    cells = [c for c in proposal.cells if c.state in ("new", "tighten") and c.tolerance]
+    return sorted(cells, key=lambda c: (-(c.tightening or 0), c.op, c.dtype))
+
+
+def headline(proposal: Proposal, verdict: Verdict | None) -> str:
+    """The verdict in words, and one count of each kind that there is."""
+    regressions = len(by_kind(verdict, "regression"))
+    escaped = len([f for f in by_kind(verdict, "escaped") if f.blocks])
+    crashed = len(by_kind(verdict, "crashed"))
+    states = [c.state for c in proposal.cells if c.tolerance is not None]
+    news, tighter = states.count("new"), states.count("tighten")
+    newly = len({f.kernel for f in by_kind(verdict, "caught") if f.newly})
+    false = len(by_kind(verdict, "false_positive"))
+    drift = len(by_kind(verdict, "drift"))
+    first = []
+    if regressions:
+        first.append(plural(regressions, "regression"))
+    if escaped:
+        first.append(plural(escaped, "escaped buggy kernel"))
+    if crashed:
+        first.append(plural(crashed, "crash", "crashes"))
+    lead = ", ".join(first) if first else "no regressions"
+    rest = []
+    if tighter:
+        verb = "tolerance can tighten" if tighter == 1 else "tolerances can tighten"
+        rest.append(f"{tighter} {verb}")
+    if news:
+        rest.append(plural(news, "new tolerance"))
+    if newly:
+        rest.append(plural(newly, "buggy kernel") + " newly caught")
+    if false:
+        rest.append(plural(false, "false positive"))
+    if drift:
+        rest.append(f"drift in {plural(drift, 'place')}")
+    return f"{lead}. {', '.join(rest)}." if rest else f"{lead}, nothing to decide."

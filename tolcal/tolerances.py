@@ -1,0 +1,141 @@
+"""``tolerances.toml``: read with tomli, checked with msgspec, edited in place with tomlkit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import tomlkit
+import tomlkit.items
+
+from tolcal import tomlfile
+from tolcal.model import DTYPES, Cell, TolcalError, Tolerance
+
+SCHEMA = 1
+HEADER = """\
+# Tolerances of this repository's kernels, measured by tolcal.
+# An element passes if its residual (the error beyond unavoidable output rounding) is at most
+# atol + scaled_tol * u * (|ref| + sigma). Change values by approving a proposal, not by hand.
+"""
+
+
+def read(path: Path) -> dict[Cell, Tolerance]:
+    """The approved tolerances; a missing file holds none.
+
+    Raises TolcalError with file and line for what is not a tolerance file.
+    """
+    if not path.exists():
+        return {}
+    data, text = tomlfile.read(path)
+    schema = data.pop("schema", None)
+    if schema != SCHEMA:
+        raise TolcalError(
+            f"{path}:{tomlfile.line_of(text, ('schema',))}: schema is {schema!r}, this tolcal "
+            f"reads {SCHEMA}; add `schema = {SCHEMA}` at the top, or upgrade tolcal"
+        )
+    cells: dict[Cell, Tolerance] = {}
+    for op, by_dtype in data.items():
+        if not isinstance(by_dtype, dict):
+            line = tomlfile.line_of(text, (op,))
+            raise TolcalError(f"{path}:{line}: {op}: expected tables [{op}.<dtype>]")
+        for dtype, table in by_dtype.items():
+            at = (op, dtype)
+            line = tomlfile.line_of(text, at)
+            if dtype not in DTYPES:
+                raise TolcalError(
+                    f"{path}:{line}: {op}.{dtype}: unknown dtype; known: {', '.join(DTYPES)}"
+                )
+            tolerance = tomlfile.convert(_dates_as_text(table), Tolerance, path, text, at)
+            _check_numbers(tolerance, path, text, at)
+            cells[at] = tolerance
+    return cells
+
+
+def _check_numbers(tolerance: Tolerance, path: Path, text: str, at: tuple[str, str]) -> None:
+    numbers: dict[tuple[str, ...], float | None] = {
+        ("atol",): tolerance.atol,
+        ("scaled_tol",): tolerance.scaled_tol,
+        ("bias_tol",): tolerance.bias_tol,
+        ("allclose", "atol"): tolerance.allclose.atol,
+        ("allclose", "rtol"): tolerance.allclose.rtol,
+    }
+    for keys, value in numbers.items():
+        if value is not None and not (math.isfinite(value) and value >= 0):
+            line = tomlfile.line_of(text, (*at, *keys))
+            raise TolcalError(
+                f"{path}:{line}: {'.'.join((*at, *keys))} = {value}: a finite number >= 0 is "
+                "needed; take the calibrated value (`tolcal calibrate`)"
+            )
+
+
+def _dates_as_text(value: Any) -> Any:
+    """TOML dates as ISO text, which is how the model keeps them."""
+    if isinstance(value, dict):
+        return {key: _dates_as_text(item) for key, item in value.items()}
+    return value.isoformat() if hasattr(value, "isoformat") else value
+
+
+def write(path: Path, cells: Mapping[Cell, Tolerance]) -> None:
+    """Puts ``cells`` into the file, which is created if need be.
+
+    Other cells and all comments stay as they are, byte for byte; the file is replaced in one
+    step, so a reader never sees half of it.
+    """
+    if path.exists():
+        read(path)  # never edit what could not be read
+        document = tomlkit.parse(path.read_text("utf-8"))
+    else:
+        document = tomlkit.parse(f"{HEADER}schema = {SCHEMA}\n")
+    for (op, dtype), tolerance in sorted(cells.items(), key=lambda item: _order(item[0])):
+        if op not in document:
+            document.add(tomlkit.nl())
+            document.append(op, tomlkit.table(is_super_table=True))
+        parent = document[op]
+        assert isinstance(parent, tomlkit.items.Table)
+        table = _table(tolerance)
+        if dtype in parent:
+            parent[dtype] = table
+        else:
+            parent.append(dtype, table)
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(tomlkit.dumps(document), "utf-8")
+    temporary.replace(path)
+
+
+def _order(cell: Cell) -> tuple[str, int]:
+    """Ops by name, dtypes from wide to narrow."""
+    return cell[0], list(DTYPES).index(cell[1])
+
+
+def _table(tolerance: Tolerance) -> tomlkit.items.Table:
+    table = tomlkit.table()
+    table["atol"] = _number(tolerance.atol)
+    table["scaled_tol"] = _number(tolerance.scaled_tol)
+    if tolerance.bias_tol is not None:
+        table["bias_tol"] = _number(tolerance.bias_tol)
+    pair = tomlkit.inline_table()
+    pair["atol"] = _number(tolerance.allclose.atol)
+    pair["rtol"] = _number(tolerance.allclose.rtol)
+    table["allclose"] = pair
+    for name in ("evidence", "approved"):
+        part = getattr(tolerance, name)
+        if part is None:
+            continue
+        sub = tomlkit.table()
+        for key, value in msgspec.to_builtins(part).items():
+            if isinstance(value, dict):
+                inline = tomlkit.inline_table()
+                inline.update(value)
+                sub[key] = inline
+            elif value is not None:
+                sub[key] = value
+        table[name] = sub
+    return table
+
+
+def _number(value: float) -> tomlkit.items.Float:
+    """A float as Python writes it, which reads back to the same bits."""
+    return tomlkit.float_(repr(float(value)))

@@ -1,0 +1,80 @@
+"""TOML files into checked values; every refusal names file, line, what is wrong and the remedy."""
+
+import re
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import tomli
+
+from tolcal.model import TolcalError
+
+T = TypeVar("T")
+#: Larger than any honest file of ours; a parser must not be fed without bound.
+MAX_BYTES = 16 * 2**20
+
+
+def read(path: Path) -> tuple[dict[str, Any], str]:
+    """Parsed content and text of ``path``; TolcalError if it can't be read or is no TOML."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise TolcalError(f"{path}: cannot read it: {error.strerror}") from None
+    if len(raw) > MAX_BYTES:
+        raise TolcalError(f"{path}: {len(raw)} bytes, at most {MAX_BYTES} allowed")
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        raise TolcalError(f"{path}:{line}: not UTF-8; save the file as UTF-8") from None
+    try:
+        return tomli.loads(text), text
+    except tomli.TOMLDecodeError as error:
+        # tomli's message is "reason (at line L, column C)" or "... (at end of document)"
+        reason, _, _ = str(error).partition(" (at ")
+        raise TolcalError(
+            f"{path}:{error.lineno}:{error.colno}: not TOML: {reason}; mend the syntax there"
+        ) from None
+    except RecursionError:
+        raise TolcalError(f"{path}: nested too deeply to be one of tolcal's files") from None
+
+
+def convert(data: Any, into: type[T], path: Path, text: str, at: tuple[str, ...] = ()) -> T:
+    """``data`` (found under the keys ``at`` of the file) as ``into``, else a TolcalError."""
+    try:
+        return msgspec.convert(data, into)
+    except msgspec.ValidationError as error:
+        reason, _, where = str(error).partition(" - at `")
+        keys = tuple(re.findall(r"[A-Za-z_][\w-]*", where))
+        unknown = re.search(r"unknown field `([^`]*)`", reason)
+        if unknown:
+            keys = (*keys, unknown.group(1))
+        name = ".".join((*at, *keys)) or "the file"
+        raise TolcalError(f"{path}:{line_of(text, (*at, *keys))}: {name}: {reason}") from None
+
+
+def line_of(text: str, keys: tuple[str, ...]) -> int:
+    """Best line (from 1) for a dotted key: its table header, then the key below it.
+
+    tomli gives no positions and tomlkit takes a second for a large file, so scan the lines.
+    """
+    wanted = [key.strip('"') for key in keys]
+    best, depth, table = 1, 0, list[str]()
+    for number, line in enumerate(text.splitlines(), 1):
+        header = re.match(r"\s*\[+\s*([^\]]+?)\s*\]+", line)
+        if header:
+            table = [part.strip().strip("\"'") for part in header.group(1).split(".")]
+            here = table
+        else:
+            key = re.match(r"\s*([\w\"'.-]+)\s*=", line)
+            if not key:
+                continue
+            here = table + [part.strip("\"'") for part in key.group(1).split(".")]
+        common = 0
+        for got, want in zip(here, wanted, strict=False):
+            if got != want:
+                break
+            common += 1
+        if common == len(here) and common > depth:
+            best, depth = number, common
+    return best
