@@ -187,7 +187,7 @@ class Run(msgspec.Struct, frozen=True):
     environment: Environment
 
 
-class ErrorStats(msgspec.Struct, frozen=True):
+class ErrorStats(msgspec.Struct, frozen=True, kw_only=True):
     """What one kernel did on one case; ``stats.error_stats`` is the definition of each field.
 
     The first eleven are the published record (arXiv 2607.16228), against the reference rounded
@@ -196,7 +196,7 @@ class ErrorStats(msgspec.Struct, frozen=True):
     """
 
     count: int
-    num_exceeding: int | None  # None: there was no limit to exceed
+    num_exceeding: int | None = None  # None: there was no limit to exceed
     max_abs: float
     mean_abs: float
     p50_abs: float

@@ -22,7 +22,8 @@ def select_device(wanted: str) -> torch.device:
             "ROCm build on a machine with one, or use --device cpu (Triton's interpreter)"
         )
     name = ("cuda" if available else "cpu") if wanted == "auto" else wanted
-    return torch.device(name)
+    device = torch.device(name)
+    return torch.device("cuda", 0) if device.type == "cuda" and device.index is None else device
 
 
 def describe(device: torch.device) -> tuple[Environment, str]:
