@@ -61,8 +61,9 @@ def sensitivity(
     vectors = torch.arange(SIGN_VECTORS, device=ref.device)
 
     def perturbed(vector: torch.Tensor) -> torch.Tensor:
+        # to(fp64) first: int64 times a Python number would be fp32, where 1 + STEP is 1.
         moved = {
-            name: x * (1.0 + STEP * (1 - 2 * ((signs[name] >> vector) & 1)))
+            name: x * (1.0 + STEP * (1 - 2 * ((signs[name] >> vector) & 1)).to(torch.float64))
             for name, x in inputs.items()
         }
         return ((reference(**moved) - ref) / STEP).square()

@@ -122,6 +122,7 @@ def build_parser() -> argparse.ArgumentParser:
                            help="one tolerance per op (default) or per control")  # fmt: skip
     calibrate.add_argument("--margin", type=_factor, default=None, metavar="M",
                            help="multiply the fitted bound by M (default 2)")  # fmt: skip
+    calibrate.add_argument("--tolerances", metavar="F", help="the approved tolerances")
     calibrate.add_argument("--json", metavar="P.json", help="write the proposal there")
 
     report = command(
