@@ -147,13 +147,18 @@ def _control(
     if not flagged.any():
         return None
     gate = any(r.case_set == "gate" for r, bad in zip(ran, flagged, strict=True) if bad)
-    known_here = first.run.environment.key in baseline.environments.get(first.kernel, frozenset())
+    # A device may have left records in the history without the tolerance resting on them.
+    seen = baseline.environments.get(first.kernel, frozenset())
+    evidence = tolerance.evidence
+    known_here = first.run.environment.key in seen and (
+        evidence is None or first.run.environment.device in evidence.devices
+    )
     if changed:
         detail = "" if gate else "in explore cases only, so it does not block"
         return _finding("regression", ran, flagged, tolerance, True, gate, detail)
     if known_here:
         return _finding("false_positive", ran, flagged, tolerance, False, False, "")
-    detail = "an environment that the history has not seen for this kernel"
+    detail = "an environment that the tolerance was not calibrated in"
     return _finding("drift", ran, flagged, tolerance, False, False, detail)
 
 

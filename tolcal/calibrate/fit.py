@@ -130,14 +130,16 @@ def allclose(atol: float, c: float, roundoff: float, dtype: str) -> AllClose:
 
 
 def bias_tol(rows: Rows, margin: float) -> float | None:
-    """Bound on |bias| from the records with enough elements; None if there are none."""
+    """Bound on |bias| from the records with enough elements; None where bias tells nothing.
+
+    It tells nothing if no record has enough elements, or if correct kernels come near 1 by
+    themselves: a norm over two elements rounds +-1 the same way everywhere.
+    """
     judged = np.abs(rows.bias[rows.bias_count >= bounds.BIAS_MIN_COUNT])
     if not judged.size:
         return None
-    # Doubling makes no sense past 1/2; there go half the way that is left to 1.
-    largest = float(judged.max())
-    widened = min(margin * largest, (1.0 + largest) / 2)
-    return min(1.0, math.ceil(widened * 100) / 100 + 0.01)
+    widened = math.ceil(margin * float(judged.max()) * 100) / 100 + 0.01
+    return round(widened, 2) if widened < 1.0 else None
 
 
 def wider(first: Tolerance, second: Tolerance) -> Tolerance:

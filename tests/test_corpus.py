@@ -1,0 +1,416 @@
+"""The corpus: what is shipped, what breaks the contract, hashes and selection."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests_support import CORPUS
+
+from tolcal import corpus
+from tolcal.model import Op, TolcalError
+
+TOML = """\
+summary = "twice x"
+dtypes = ["float32"]
+
+[dims]
+B = [1, 2]
+
+[inputs.x]
+shape = ["B"]
+
+[output]
+shape = ["B"]
+
+[buggy.thrice]
+corrupts = "twice"
+fault = "three times x"
+"""
+REFERENCE = "def reference(x):\n    return 2 * x\n"
+KERNEL = "def run(x):\n    return x + x\n"
+
+# op -> controls, buggy kernel -> control, dims, hand-picked values: as the paper has them.
+BSH = {"B": (1, 2, 8), "S": (1, 7, 128), "H": (1, 3, 256, 1025)}
+NORM = BSH | {"H": (2, 3, 256, 1025)}
+ATTENTION = {"M": (1, 2, 8), "N": (1, 3, 16, 256), "D": (8, 16, 64)}
+FLASH = ATTENTION | {"N": (1, 3, 16, 64, 128, 256)}
+TIGHT, LOOSE = {"float32": 1e-5, "float16": 1e-3}, {"float32": 1e-4, "float16": 5e-2}
+WIDE = {"float32": 1e-3, "float16": 5e-2}
+MATMUL = {"M": (1, 2, 7, 128), "K": (1, 3, 16, 127, 256), "N": (1, 2, 15, 64)}
+MATMUL_TRITON = {"M": (1, 2, 7, 64), "K": (1, 3, 16, 64), "N": (1, 2, 15, 64)}
+SHIPPED: dict[str, tuple[set[str], dict[str, str], dict[str, tuple[int, ...]], object]] = {
+    "attention": (
+        {"attention_triton"}, {"attention_triton_buggy": "attention_triton"}, ATTENTION, WIDE,
+    ),
+    "elu": ({"elu_triton"}, {}, BSH, LOOSE),
+    "flash_attention": (
+        {"flash_attention_triton"}, {"flash_attention_triton_buggy": "flash_attention_triton"},
+        FLASH, WIDE,
+    ),
+    "gelu": ({"gelu_triton"}, {"gelu_triton_buggy": "gelu_triton"}, BSH, LOOSE),
+    "l2norm": ({"l2norm_triton"}, {"l2norm_triton_buggy": "l2norm_triton"}, NORM, LOOSE),
+    "layernorm": ({"layernorm"}, {}, NORM, LOOSE),
+    "leaky_relu": (
+        {"leaky_relu_triton"}, {"leaky_relu_triton_buggy": "leaky_relu_triton"}, BSH, TIGHT,
+    ),
+    "matmul": (
+        {"matmul", "matmul_triton"}, {"matmul_triton_buggy": "matmul_triton"}, MATMUL,
+        {"float32": 5e-2},
+    ),
+    "relu": ({"relu_triton"}, {}, BSH, TIGHT),
+    "rmsnorm": ({"rmsnorm_triton"}, {"rmsnorm_triton_buggy": "rmsnorm_triton"}, NORM, LOOSE),
+    "sigmoid": ({"sigmoid_triton"}, {}, BSH, LOOSE),
+    "silu": ({"silu_triton"}, {"silu_triton_buggy": "silu_triton"}, BSH, LOOSE),
+    "softmax": (
+        {"softmax", "softmax_triton"},
+        {"softmax_llm_buggy": "softmax", "softmax_triton_buggy": "softmax_triton"},
+        BSH,
+        {"float32": 1e-5, "float16": 2e-2},
+    ),
+    "tanh": ({"tanh_triton"}, {}, BSH, LOOSE),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def shipped() -> dict[str, Op]:
+    return {op.name: op for op in corpus.load(CORPUS)}
+
+
+def write_op(root: Path, name: str = "double", **files: str | bytes | None) -> Path:
+    """A sound op folder; ``files`` (``buggy__thrice`` is buggy/thrice.py) replace or drop."""
+    content: dict[str, str | bytes | None] = {
+        "op.toml": TOML,
+        "reference.py": REFERENCE,
+        "kernels/twice.py": KERNEL,
+        "buggy/thrice.py": KERNEL,
+    }
+    for key, value in files.items():
+        content["op.toml" if key == "toml" else key.replace("__", "/") + ".py"] = value
+    for path, value in content.items():
+        if value is not None:
+            target = root / name / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(value.encode() if isinstance(value, str) else value)
+    return root / name
+
+
+def refusal(root: Path) -> str:
+    """The message with which loading ``root`` fails, its path written as ROOT."""
+    with pytest.raises(TolcalError) as caught:
+        corpus.load(root)
+    return str(caught.value).replace(str(root), "ROOT")
+
+
+# --- what is shipped ------------------------------------------------------------------------
+
+
+def test_shipped_counts(shipped: dict[str, Op]) -> None:
+    """The shipped corpus has 14 ops with 16 controls and 10 buggy kernels."""
+    roles = [kernel.role for op in shipped.values() for kernel in op.kernels]
+    assert (len(shipped), roles.count("control"), roles.count("buggy")) == (14, 16, 10)
+    assert set(shipped) == set(SHIPPED)
+
+
+@pytest.mark.parametrize("name", sorted(SHIPPED))
+def test_shipped_op(shipped: dict[str, Op], name: str) -> None:
+    """Every op has the paper's kernels, dims, dtypes and hand-picked tolerances."""
+    op = shipped[name]
+    controls, buggy, dims, legacy = SHIPPED[name]
+    assert {k.name for k in op.kernels if k.role == "control"} == controls
+    assert {k.name: k.corrupts for k in op.kernels if k.role == "buggy"} == buggy
+    assert op.dtypes == ("float32", "float16", "bfloat16")
+    assert op.compute_dtype == "float32"
+    assert op.legacy_atol == legacy
+    for kernel in op.kernels:
+        own = MATMUL_TRITON if kernel.name.startswith("matmul_triton") else dims
+        assert dict(kernel.dims) == own, kernel.name
+
+
+def test_shipped_buggy_kernels_name_their_control_and_fault(shipped: dict[str, Op]) -> None:
+    """Every buggy kernel corrupts an existing control of its op, shares its dims, says how."""
+    for op in shipped.values():
+        for kernel in op.kernels:
+            if kernel.role == "buggy":
+                assert kernel.corrupts is not None
+                control = op.kernel(kernel.corrupts)
+                assert control.role == "control"
+                assert control.dims == kernel.dims
+                assert control.source_hash != kernel.source_hash
+                assert kernel.fault
+
+
+def test_shipped_triton_flags(shipped: dict[str, Op]) -> None:
+    """Exactly the paper's four CPU stand-ins use no Triton."""
+    plain = {k.name for op in shipped.values() for k in op.kernels if not k.uses_triton}
+    assert plain == {"softmax", "layernorm", "matmul", "softmax_llm_buggy"}
+
+
+def test_controls_come_before_buggy_kernels(shipped: dict[str, Op]) -> None:
+    """An op lists its controls before its buggy kernels: workers rely on that order."""
+    for op in shipped.values():
+        roles = [kernel.role for kernel in op.kernels]
+        assert roles == sorted(roles, reverse=True)
+
+
+# --- loading --------------------------------------------------------------------------------
+
+
+def test_loading_never_executes_files(tmp_path: Path) -> None:
+    """Neither kernels nor the reference are executed by loading the corpus."""
+    trap = tmp_path / "executed"
+    code = f"open({str(trap)!r}, 'w').close()\n"
+    root = tmp_path / "corpus"
+    write_op(
+        root,
+        reference=code + REFERENCE,
+        kernels__twice="import _help\n" + code + KERNEL,
+        kernels___help=code,
+        buggy__thrice=code + KERNEL,
+    )
+    (op,) = corpus.load(root)
+    assert [kernel.name for kernel in op.kernels] == ["twice", "thrice"]
+    assert not trap.exists()
+
+
+def test_missing_corpus(tmp_path: Path) -> None:
+    """A corpus folder that is not there is one line that says how to give or start one."""
+    assert refusal(tmp_path / "no") == (
+        "ROOT: no such corpus folder; give --corpus DIR, set `corpus` under [tool.tolcal] in "
+        "pyproject.toml, or start one with `tolcal new OP`"
+    )
+
+
+def test_empty_corpus(tmp_path: Path) -> None:
+    """A folder without ops is one line that says how to start one."""
+    assert refusal(tmp_path) == "ROOT: no */op.toml in it; start an op with `tolcal new OP`"
+
+
+KNOWN = "float64, float32, float16, bfloat16, float8_e4m3fn, float8_e5m2"
+BROKEN: dict[str, tuple[dict[str, str | bytes | None], str]] = {
+    "toml syntax": (
+        {"toml": TOML.replace('dtypes = ["float32"]', "dtypes = float32")},
+        "ROOT/double/op.toml:2:10: not TOML: Invalid value; mend the syntax there",
+    ),
+    "unknown key": (
+        {"toml": TOML.replace("[dims]", "colour = 1\n[dims]")},
+        "ROOT/double/op.toml:4: colour: Object contains unknown field `colour`",
+    ),
+    "unknown key in a table": (
+        {"toml": TOML.replace('fault = "', 'blame = "')},
+        "ROOT/double/op.toml:15: buggy.thrice.blame: Object contains unknown field `blame`",
+    ),
+    "wrong type": (
+        {"toml": TOML.replace("B = [1, 2]", "B = 2")},
+        "ROOT/double/op.toml:5: dims.B: Expected `array`, got `int`",
+    ),
+    "unknown dtype": (
+        {"toml": TOML.replace('"float32"', '"flaot32"')},
+        "ROOT/double/op.toml:2: dtypes: unknown dtype 'flaot32'; did you mean 'float32'?; "
+        f"known: {KNOWN}",
+    ),
+    "dtype twice": (
+        {"toml": TOML.replace('"float32"', '"float32", "float32"')},
+        "ROOT/double/op.toml:2: dtypes: a dtype is listed twice",
+    ),
+    "size 0": (
+        {"toml": TOML.replace("B = [1, 2]", "B = [0, 2]")},
+        "ROOT/double/op.toml:5: dims.B: sizes [0, 2]: give positive sizes below 2^40",
+    ),
+    "dim not in dims": (
+        {"toml": TOML.replace('[inputs.x]\nshape = ["B"]', '[inputs.x]\nshape = ["B", "H"]')},
+        "ROOT/double/op.toml:7: inputs.x: dim 'H' is not in [dims] (B)",
+    ),
+    "output dim not in dims": (
+        {"toml": TOML.replace('[output]\nshape = ["B"]', '[output]\nshape = ["b"]')},
+        "ROOT/double/op.toml:10: output: dim 'b' is not in [dims] (B)",
+    ),
+    "empty range": (
+        {"toml": TOML.replace("[output]", "low = 1.0\nhigh = 1.0\n[output]")},
+        "ROOT/double/op.toml:7: inputs.x: low 1.0 must be below high 1.0",
+    ),
+    "hand-picked value of no dtype": (
+        {"toml": TOML + "[legacy_atol]\nfloat16 = 1e-3\n"},
+        "ROOT/double/op.toml:17: legacy_atol.float16: not among this op's dtypes ['float32']",
+    ),
+    "no reference": (
+        {"reference": None},
+        "ROOT/double/op.toml: no reference.py beside it; add one with `def reference(...)`",
+    ),
+    "no control": (
+        {"kernels__twice": None, "buggy__thrice": None, "toml": TOML.split("[buggy")[0]},
+        "ROOT/double: no control in kernels/; add kernels/<name>.py with `run`",
+    ),
+    "buggy file without table": (
+        {"buggy__fourfold": KERNEL},
+        "ROOT/double/buggy/fourfold.py: op.toml has no [buggy.fourfold]; add it with `corrupts` "
+        "(the control it is made from) and `fault` (what is wrong)",
+    ),
+    "table without file": (
+        {"buggy__thrice": None},
+        "ROOT/double/op.toml:13: buggy.thrice: there is no buggy/thrice.py; add it or drop the "
+        "table",
+    ),
+    "dims of no kernel": (
+        {"toml": TOML + "[kernels.twise.dims]\nB = [1]\n"},
+        "ROOT/double/op.toml:16: kernels.twise: no such kernel; did you mean 'twice'?",
+    ),
+    "corrupts an unknown control": (
+        {"toml": TOML.replace('corrupts = "twice"', 'corrupts = "twise"')},
+        "ROOT/double/op.toml:14: buggy.thrice.corrupts: no control 'twise' in kernels/; did you "
+        "mean 'twice'?",
+    ),
+    "bad kernel name": (
+        {"kernels__Twice": KERNEL},
+        "ROOT/double/kernels/Twice.py: the file's name is the kernel's name and must match "
+        "[a-z][a-z0-9_]{0,63}",
+    ),
+    "not UTF-8": (
+        {"toml": TOML.encode().replace(b"twice x", b"tw\xefce x")},
+        "ROOT/double/op.toml:1: not UTF-8; save the file as UTF-8",
+    ),
+    "Python syntax error": (
+        {"kernels__twice": "import torch\n\ndef run(x:\n    return x\n"},
+        "ROOT/double/kernels/twice.py:3: not Python: '(' was never closed (twice.py, line 3); "
+        "mend the file",
+    ),
+}  # fmt: skip
+
+
+KEYS_LOST = "msgspec writes [...] for a table's key, so tomlfile.convert names another line"
+NOT_YET = {
+    "unknown key in a table": KEYS_LOST,
+    "wrong type": KEYS_LOST,
+    "dims of no kernel": "tomlfile.line_of skips a header that is longer than the wanted key",
+}
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        pytest.param(w, marks=pytest.mark.xfail(strict=True, reason=NOT_YET[w]))
+        if w in NOT_YET
+        else w
+        for w in BROKEN
+    ],
+)
+def test_broken_contract(tmp_path: Path, what: str) -> None:
+    """A broken contract is one line with file, line, what is wrong and the remedy."""
+    files, expected = BROKEN[what]
+    write_op(tmp_path, **files)
+    message = refusal(tmp_path)
+    if what == "Python syntax error":
+        # The parser's own words differ between versions of Python.
+        assert message.startswith("ROOT/double/kernels/twice.py:3: not Python: ")
+        assert message.endswith("; mend the file")
+        assert "\n" not in message
+    else:
+        assert message == expected
+
+
+def test_bad_op_name(tmp_path: Path) -> None:
+    """A folder whose name is no op name is refused, whatever a shell or Markdown makes of it."""
+    write_op(tmp_path, "Double-it")
+    assert refusal(tmp_path) == (
+        "ROOT/Double-it/op.toml: the folder's name 'Double-it' is the op's name and must match "
+        "[a-z][a-z0-9_]{0,63}; rename the folder"
+    )
+
+
+def test_duplicate_kernel_names(tmp_path: Path) -> None:
+    """Two ops can't have kernels of one name: a record's id would mean two things."""
+    write_op(tmp_path, "double")
+    write_op(tmp_path, "zwei", buggy__thrice=None, toml=TOML.split("[buggy")[0])
+    assert refusal(tmp_path) == (
+        "ROOT/zwei/kernels/twice.py: kernel name 'twice' is taken by ROOT/double/kernels/twice.py; "
+        "kernel names are unique in the corpus, rename one"
+    )
+
+
+# --- hashes ---------------------------------------------------------------------------------
+
+
+def test_source_hash_follows_local_imports(tmp_path: Path) -> None:
+    """A kernel's hash covers the local modules it imports, directly or not, and nothing else."""
+    folder = write_op(
+        tmp_path,
+        kernels__twice="import torch\nfrom _a import f\n" + KERNEL,
+        kernels___a="import _b as other\nf = other.g\n",
+        kernels___b="def g(x):\n    return x\n",
+        kernels___other="unrelated = 1\n",
+    )
+    path = folder / "kernels" / "twice.py"
+    first = corpus.source_hash(path)
+    (folder / "kernels" / "_other.py").write_text("unrelated = 2\n")
+    (folder / "torch.py").write_text("not = the folder it imports from\n")
+    assert corpus.source_hash(path) == first
+    (folder / "kernels" / "_b.py").write_text("def g(x):\n    return -x\n")
+    second = corpus.source_hash(path)
+    assert second != first
+    path.write_text(path.read_text() + "\n# a comment\n")
+    assert corpus.source_hash(path) not in (first, second)
+
+
+def test_source_hash_follows_packages(tmp_path: Path) -> None:
+    """A local package's module counts as well, imported inside a function too."""
+    folder = tmp_path / "k"
+    (folder / "lib").mkdir(parents=True)
+    (folder / "lib" / "__init__.py").write_text("")
+    (folder / "lib" / "part.py").write_text("A = 1\n")
+    path = folder / "kernel.py"
+    path.write_text("def run(x):\n    import lib.part\n    return x * lib.part.A\n")
+    first = corpus.source_hash(path)
+    (folder / "lib" / "part.py").write_text("A = 2\n")
+    assert corpus.source_hash(path) != first
+
+
+def test_triton_is_seen_through_a_helper(tmp_path: Path) -> None:
+    """A kernel uses Triton if a local module that it imports does."""
+    folder = write_op(
+        tmp_path,
+        kernels__twice="from _k import kernel\n" + KERNEL,
+        kernels___k="import triton.language as tl\nkernel = tl\n",
+    )
+    assert corpus.source_hash(folder / "kernels" / "twice.py")[1] is True
+    assert corpus.source_hash(folder / "buggy" / "thrice.py")[1] is False
+
+
+def test_op_hash_covers_what_changes_numbers(tmp_path: Path) -> None:
+    """op.toml's hash moves with dims and ranges, not with summary, wording or hand-picked ones."""
+    base = corpus.load_op(write_op(tmp_path)).op_hash
+    wording = TOML.replace("twice x", "2x").replace("three times", "3") + "[legacy_atol]\n"
+    assert corpus.load_op(write_op(tmp_path, toml=wording)).op_hash == base
+    for old, new in (("[1, 2]", "[1, 3]"), ("[output]", "high = 9.0\n[output]")):
+        changed = corpus.load_op(write_op(tmp_path, toml=TOML.replace(old, new)))
+        assert changed.op_hash != base
+
+
+# --- selection ------------------------------------------------------------------------------
+
+
+def test_select_nothing_is_everything(shipped: dict[str, Op]) -> None:
+    """No names select the whole corpus."""
+    assert corpus.select(tuple(shipped.values()), []) == tuple(shipped.values())
+
+
+def test_select_by_op(shipped: dict[str, Op]) -> None:
+    """An op's name selects it with all its kernels."""
+    assert corpus.select(tuple(shipped.values()), ["softmax"]) == (shipped["softmax"],)
+
+
+def test_select_by_kernel_brings_its_control(shipped: dict[str, Op]) -> None:
+    """A buggy kernel's name selects it and its control alone; a control's itself alone."""
+    (softmax,) = corpus.select(tuple(shipped.values()), ["softmax_llm_buggy"])
+    assert [k.name for k in softmax.kernels] == ["softmax", "softmax_llm_buggy"]
+    (matmul,) = corpus.select(tuple(shipped.values()), ["matmul_triton"])
+    assert [k.name for k in matmul.kernels] == ["matmul_triton"]
+
+
+def test_select_unknown(shipped: dict[str, Op]) -> None:
+    """An unknown name is one line that guesses what was meant."""
+    with pytest.raises(TolcalError) as caught:
+        corpus.select(tuple(shipped.values()), ["softmacs"])
+    assert str(caught.value) == (
+        "no op or kernel 'softmacs' in the corpus; did you mean 'softmax'?; `tolcal show` lists "
+        "what there is"
+    )

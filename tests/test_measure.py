@@ -1,0 +1,518 @@
+"""The runner: whatever a kernel does becomes a record, and the run goes on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tolcal import corpus, measure
+from tolcal.measure import git_state, plan, run_seeds
+from tolcal.model import Op, Record, Run, TolcalError
+
+TOML = """\
+summary = "twice x"
+dtypes = {dtypes}
+
+[dims]
+B = [1, 2, 3, 4]
+H = [5]
+
+[inputs.x]
+shape = ["B", "H"]
+
+[output]
+shape = ["B", "H"]
+"""
+REFERENCE = "def reference(x):\n    return 2 * x\n"
+GOOD = "def run(x):\n    return x + x\n"
+
+#: Controls of the zoo by name; those that misbehave do so on the case with B = 2 at most.
+ZOO = {
+    # Comes first, so that whatever it did to the inputs would reach all others.
+    "a_mutates": "def run(x):\n    y = x * 2\n    x.zero_()\n    return y\n",
+    "b_raises": 'def run(x):\n    raise ValueError("no\\nsuch luck \\x1b[31m")\n',
+    "c_exits": "import sys\ndef run(x):\n    sys.exit(3)\n",
+    "d_shape": "def run(x):\n    return (x + x).T.contiguous()\n",
+    "e_dtype": "def run(x):\n    return (x + x).double()\n",
+    "f_list": "def run(x):\n    return [x + x]\n",
+    "g_import": "import no_such_module_of_ours\n" + GOOD,
+    "h_segfault": (
+        "import ctypes\nimport torch\n"
+        "def run(x):\n    return torch.tensor(ctypes.string_at(0))\n"
+    ),
+    "i_vanishes": (
+        "import os\n"
+        "def run(x):\n    if x.shape[0] == 2:\n        os._exit(9)\n    return x + x\n"
+    ),
+    "j_hangs": (
+        "def run(x):\n    while x.shape[0] == 2:\n        pass\n    return x + x\n"
+    ),
+    "k_unwritten": (
+        "import torch\n"
+        "def run(x):\n    y = torch.empty_like(x)\n    y[:, 1:] = 2 * x[:, 1:]\n    return y\n"
+    ),
+    "l_no_run": "def walk(x):\n    return x + x\n",
+    "m_exits_at_import": "raise SystemExit('not here')\n",
+    "z_good": GOOD,
+}  # fmt: skip
+BUGGY = {
+    "wrong": "def run(x):\n    return 3 * x\n",
+    "harmless": "def run(x):\n    return 2 * x\n",
+    "sometimes": "def run(x):\n    return 3 * x if x.shape[0] == 3 else 2 * x\n",
+    "of_crash": GOOD,
+}
+CORRUPTS = {"of_crash": "b_raises"}
+
+
+def write_op(
+    root: Path,
+    name: str = "double",
+    dtypes: tuple[str, ...] = ("float32",),
+    reference: str = REFERENCE,
+    kernels: dict[str, str] | None = None,
+    buggy: dict[str, str] | None = None,
+) -> None:
+    folder = root / name
+    for sub, files in (("kernels", kernels or {f"{name}_good": GOOD}), ("buggy", buggy or {})):
+        (folder / sub).mkdir(parents=True)
+        for kernel, code in files.items():
+            (folder / sub / f"{kernel}.py").write_text(code)
+    (folder / "reference.py").write_text(reference)
+    toml = TOML.replace("{dtypes}", str(list(dtypes)).replace("'", '"'))
+    for kernel in buggy or {}:
+        control = CORRUPTS.get(kernel, "z_good")
+        toml += f'[buggy.{kernel}]\ncorrupts = "{control}"\nfault = "something"\n'
+    (folder / "op.toml").write_text(toml)
+
+
+def request(ops: tuple[Op, ...], **changes: Any) -> measure.Request:
+    fields: dict[str, Any] = {
+        "ops": ops, "dtypes": (), "device": "cpu", "gate": 1, "explore": 0, "workers": 1,
+    }  # fmt: skip
+    return measure.Request(**fields | changes)
+
+
+def run(root: Path, **changes: Any) -> list[Record]:
+    """All records of a run of the corpus ``root``."""
+    values = measure.measure(request(corpus.load(root), **changes), root)
+    return [v for v in values if isinstance(v, Record)]
+
+
+def without_run(record: Record) -> Any:
+    """A record less what names the run: two measurements of one thing agree in the rest."""
+    body = msgspec.to_builtins(record)
+    body["run"] = body["run"]["environment"]
+    return body
+
+
+# --- the zoo: one run of kernels that misbehave in every way ---------------------------------
+
+
+@pytest.fixture(scope="module")
+def zoo(tmp_path_factory: pytest.TempPathFactory) -> list[Record]:
+    """Four cases, B = 1, 2, 3 and 4 in some order, of every kernel of the zoo, by one worker."""
+    root = tmp_path_factory.mktemp("zoo")
+    write_op(root, kernels=ZOO, buggy=BUGGY)
+    return run(root, gate=4, timeout=3.0)
+
+
+def of(records: list[Record], kernel: str) -> dict[int, Record]:
+    """Records of a kernel by B."""
+    return {dict(r.case.dims)["B"]: r for r in records if r.kernel == kernel}
+
+
+def test_every_kernel_has_a_record_of_every_case(zoo: list[Record]) -> None:
+    """The run goes on after every failure: each kernel has one record a case, in plan order."""
+    order = list(dict.fromkeys(r.case.id for r in zoo))
+    kernels = sorted(ZOO) + sorted(BUGGY)
+    assert [(r.case.id, r.kernel) for r in zoo] == [(c, k) for c in order for k in kernels]
+    assert len(order) == 4
+
+
+@pytest.mark.parametrize(
+    ("kernel", "reason"),
+    [
+        ("b_raises", "ValueError: no such luck ?[31m"),
+        ("c_exits", "SystemExit: 3"),
+        ("d_shape", "ValueError: run() returned shape [5, {B}], [{B}, 5] expected by op.toml"),
+        ("e_dtype", "ValueError: run() returned torch.float64, torch.float32 expected"),
+        ("f_list", "TypeError: run() returned list, a tensor expected"),
+        (
+            "g_import",
+            "at import: ModuleNotFoundError: No module named 'no_such_module_of_ours'",
+        ),
+        ("l_no_run", "at import: TypeError: l_no_run.py has no function run()"),
+        ("m_exits_at_import", "at import: SystemExit: not here"),
+    ],
+)
+def test_failure_is_a_record(zoo: list[Record], kernel: str, reason: str) -> None:
+    """What a kernel raises is the printable one-line reason of a crashed record."""
+    for size, record in of(zoo, kernel).items():
+        assert (record.status, record.stats) == ("crashed", None)
+        assert record.reason == reason.replace("{B}", str(size))
+
+
+def test_segfault_costs_its_own_cases(zoo: list[Record]) -> None:
+    """A segfault is a crashed record that names the signal; after three it is not tried again."""
+    reasons = Counter(r.reason for r in of(zoo, "h_segfault").values())
+    assert reasons == {"SIGSEGV": 3, "not run, after 3 lost workers: SIGSEGV": 1}
+    assert {r.status for r in of(zoo, "h_segfault").values()} == {"crashed"}
+
+
+def test_vanishing_worker_costs_one_case(zoo: list[Record]) -> None:
+    """os._exit() in a kernel is a crashed record with the exit status; its other cases are ok."""
+    records = of(zoo, "i_vanishes")
+    assert (records[2].status, records[2].reason) == ("crashed", "exit status 9")
+    assert {size: r.status for size, r in records.items() if size != 2} == dict.fromkeys(
+        (1, 3, 4), "ok"
+    )
+
+
+def test_hang_costs_one_case(zoo: list[Record]) -> None:
+    """An endless loop is a timeout record that names the limit; its other cases are ok."""
+    records = of(zoo, "j_hangs")
+    assert (records[2].status, records[2].reason) == ("timeout", "no result within 3 s")
+    assert {size: r.status for size, r in records.items() if size != 2} == dict.fromkeys(
+        (1, 3, 4), "ok"
+    )
+
+
+def test_unwritten_output_is_caught(zoo: list[Record]) -> None:
+    """An element of torch.empty that a kernel never writes counts as a non-finite mismatch."""
+    for size, record in of(zoo, "k_unwritten").items():
+        assert record.status == "ok"
+        assert record.stats is not None
+        assert record.stats.nonfinite_mismatch == size
+        assert record.stats.residual_max == float("inf")
+
+
+def test_modified_input_disturbs_nobody(zoo: list[Record]) -> None:
+    """A kernel that zeroes its input does it to its own copy: all others stay exact."""
+    for kernel in ("a_mutates", "z_good"):
+        for record in of(zoo, kernel).values():
+            assert record.stats is not None
+            assert (record.stats.max_abs, record.stats.residual_max) == (0.0, 0.0)
+            assert record.stats.ref_max is not None
+            assert record.stats.ref_max > 0.0
+    for size in (1, 2, 3, 4):
+        hashes = {r.input_hash for r in zoo if dict(r.case.dims)["B"] == size} - {""}
+        assert len(hashes) == 1
+
+
+def test_same_as_control(zoo: list[Record]) -> None:
+    """A buggy record says whether its output equals its control's on that case; others don't."""
+    assert {r.same_as_control for r in of(zoo, "wrong").values()} == {False}
+    assert {r.same_as_control for r in of(zoo, "harmless").values()} == {True}
+    sometimes = {size: r.same_as_control for size, r in of(zoo, "sometimes").items()}
+    assert sometimes == {1: True, 2: True, 3: False, 4: True}
+    # Its control crashed, so nothing is known.
+    assert {r.same_as_control for r in of(zoo, "of_crash").values()} == {None}
+    assert {r.same_as_control for r in zoo if r.role == "control"} == {None}
+
+
+def test_records_carry_their_provenance(zoo: list[Record]) -> None:
+    """A record holds role, control, hashes, roundoff, case set and the environment of its run."""
+    record = of(zoo, "wrong")[1]
+    assert (record.role, record.corrupts, record.case_set) == ("buggy", "z_good", "gate")
+    assert record.roundoff == 2.0**-24
+    assert all(map(len, (record.kernel_hash, record.reference_hash, record.op_hash)))
+    assert record.kernel_hash != of(zoo, "z_good")[1].kernel_hash
+    environment = record.run.environment
+    assert (environment.device_class, environment.vendor) == ("cpu", "cpu")
+    assert "interpreter" in environment.switches
+    assert len({r.run for r in zoo}) == 1
+
+
+# --- several units --------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two ops of two dtypes, so four units, in one of which a kernel raises."""
+    root = tmp_path_factory.mktemp("pair")
+    write_op(root, "double", ("float32", "float16"), buggy=None)
+    write_op(
+        root, "twofold", ("float32", "float16"), kernels={"bad": "def run(x):\n    1 / 0\n",
+                                                          "fine": GOOD},
+    )  # fmt: skip
+    return root
+
+
+@pytest.fixture(scope="module")
+def seeded(pair: Path) -> list[Record]:
+    """The pair, two gate and three explore cases of seed 5, by one worker."""
+    return run(pair, gate=2, explore=3, seed=5, workers=1)
+
+
+@pytest.fixture(scope="module")
+def fresh(pair: Path) -> list[Record]:
+    """The same without a seed."""
+    return run(pair, gate=2, explore=3, workers=2)
+
+
+def test_workers_do_not_show(pair: Path, seeded: list[Record]) -> None:
+    """With the same seed, one worker and two give the same records in the same order."""
+    two = run(pair, gate=2, explore=3, seed=5, workers=2)
+    assert [without_run(r) for r in two] == [without_run(r) for r in seeded]
+    assert {r.run.session for r in two}.isdisjoint(r.run.session for r in seeded)
+    assert {r.run.id for r in two}.isdisjoint(r.run.id for r in seeded)
+
+
+def test_order_is_op_dtype_case_kernel(seeded: list[Record]) -> None:
+    """Records come by op, dtype as in op.toml, case (gate first) and kernel."""
+    units = list(dict.fromkeys((r.case.op, r.case.dtype) for r in seeded))
+    assert units == [
+        ("double", "float32"), ("double", "float16"), ("twofold", "float32"),
+        ("twofold", "float16"),
+    ]  # fmt: skip
+    twofold = [r for r in seeded if (r.case.op, r.case.dtype) == units[2]]
+    assert [r.case_set for r in twofold] == ["gate"] * 4 + ["explore"] * 6
+    assert [r.kernel for r in twofold] == ["bad", "fine"] * 5
+
+
+def test_gate_cases_are_the_same_in_every_run(seeded: list[Record], fresh: list[Record]) -> None:
+    """Gate cases and their input bytes never change; explore cases without a seed are fresh."""
+
+    def cases(records: list[Record], case_set: str) -> list[tuple[str, str]]:
+        return [(r.case.id, r.input_hash) for r in records if r.case_set == case_set]
+
+    assert cases(seeded, "gate") == cases(fresh, "gate")
+    assert len(cases(seeded, "gate")) == 12
+    assert set(cases(seeded, "explore")).isdisjoint(cases(fresh, "explore"))
+    assert len(cases(seeded, "explore")) == len(cases(fresh, "explore")) == 18
+    assert {r.run.seed for r in seeded} == {5}
+    assert {r.run.seed for r in fresh} != {5}
+
+
+def test_every_size_is_met(pair: Path) -> None:
+    """A handful of cases already meets every size of every dim, each equally often."""
+    (first, *_) = plan(request(corpus.load(pair), gate=8), [1])
+    assert Counter(dict(c.dims)["B"] for c in first.unit.cases) == {1: 2, 2: 2, 3: 2, 4: 2}
+
+
+def test_repeat_gives_distinct_runs(tmp_path: Path) -> None:
+    """repeat=3 yields three Runs of one session with ids and seeds of their own."""
+    write_op(tmp_path)
+    progress: list[tuple[int, int]] = []
+    ops = corpus.load(tmp_path)
+    values = list(
+        measure.measure(
+            request(ops, repeat=3, gate=1, explore=2), tmp_path,
+            lambda done, total, what: progress.append((done, total)),
+        )
+    )  # fmt: skip
+    runs = [v for v in values if isinstance(v, Run)]
+    records = [v for v in values if isinstance(v, Record)]
+    assert len({r.id for r in runs}) == len({r.seed for r in runs}) == len(runs) == 3
+    assert len({r.session for r in runs}) == 1
+    assert [r.run for r in records] == [run for run in runs for _ in range(3)]
+    assert isinstance(values[0], Run)
+    assert len({r.case.id for r in records if r.case_set == "explore"}) == 6
+    assert len({r.case.id for r in records if r.case_set == "gate"}) == 1
+    assert progress == [(n, 9) for n in range(1, 10)]
+
+
+def test_seeds_of_repeated_runs_follow_from_the_seed() -> None:
+    """The same seed and repeat name the same runs' cases; one run uses the seed itself."""
+    one, many = request((), seed=7), request((), seed=7, repeat=4)
+    assert run_seeds(one) == [7]
+    assert run_seeds(many) == run_seeds(many)
+    assert len(set(run_seeds(many))) == 4
+    assert run_seeds(request((), repeat=2)) != run_seeds(request((), repeat=2))
+
+
+def test_stdout_never_reaches_ours(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A flood of workflow commands on a kernel's stdout and stderr reaches neither of ours."""
+    flood = (
+        "import os, sys\n"
+        "def run(x):\n"
+        "    for stream in (sys.stdout, sys.stderr):\n"
+        "        stream.write('::error::owned\\n' * 20000)\n"
+        "        stream.flush()\n"
+        "    os.write(1, b'::add-mask::x\\n')\n"
+        "    os.write(2, b'##[error]owned\\n')\n"
+        "    if x.shape[0] == 1:\n"
+        "        os._exit(1)\n"
+        "    return x + x\n"
+    )
+    write_op(tmp_path, kernels={"floods": flood, "fine": GOOD})
+    records = run(tmp_path, gate=4)
+    statuses = Counter(r.status for r in records)
+    out, err = capfd.readouterr()
+    assert (out, err) == ("", "")
+    assert statuses == {"ok": 7, "crashed": 1}
+    (died,) = [r for r in records if r.status == "crashed"]
+    assert died.reason.startswith("exit status 1: ")
+    assert len(died.reason) <= 240
+
+
+def test_raised_tolcal_error_is_a_record(tmp_path: Path) -> None:
+    """Exceptions that mean something to us mean nothing when a kernel raises them."""
+    raising = "from tolcal.model import TolcalError\ndef run(x):\n    raise {}\n"
+    kernels = {
+        "a": raising.replace("{}", "TolcalError('stop')"),
+        "b": raising.replace("{}", "BrokenPipeError(1, 'x')"),
+        "c": GOOD,
+    }
+    write_op(tmp_path, kernels=kernels)
+    records = run(tmp_path)
+    assert [r.status for r in records] == ["crashed", "crashed", "ok"]
+    assert [r.reason for r in records] == ["TolcalError: stop", "BrokenPipeError: [Errno 1] x", ""]
+
+
+def test_bfloat16_triton_is_skipped_on_a_cpu(tmp_path: Path) -> None:
+    """The interpreter can't round bfloat16: such a Triton kernel is skipped, plain torch runs."""
+    pytest.importorskip("triton")
+    kernel = (
+        "import torch\nimport triton\nimport triton.language as tl\n\n"
+        "@triton.jit\n"
+        "def k(x, y, n, BLOCK: tl.constexpr):\n"
+        "    i = tl.arange(0, BLOCK)\n"
+        "    v = tl.load(x + i, mask=i < n, other=0.0)\n"
+        "    tl.store(y + i, v + v, mask=i < n)\n\n"
+        "def run(x):\n"
+        "    y = torch.empty_like(x)\n"
+        "    k[(1,)](x, y, x.numel(), BLOCK=32)\n"
+        "    return y\n"
+    )
+    write_op(tmp_path, "d", ("float32", "bfloat16"), kernels={"d_triton": kernel, "d_torch": GOOD})
+    records = {(r.kernel, r.case.dtype): r for r in run(tmp_path)}
+    skipped = records.pop(("d_triton", "bfloat16"))
+    assert (skipped.status, skipped.reason) == (
+        "skipped", "the Triton interpreter does not round bfloat16 as hardware does",
+    )  # fmt: skip
+    assert {r.status for r in records.values()} == {"ok"}
+    for record in records.values():
+        assert record.stats is not None
+        assert record.stats.max_abs == 0.0
+
+
+def test_replay_gives_the_same_record(pair: Path, seeded: list[Record]) -> None:
+    """Replaying a case gives the very numbers and input bytes of its record."""
+    old = next(r for r in seeded if r.kernel == "double_good" and r.case_set == "explore")
+    ops = corpus.select(corpus.load(pair), ["double"])
+    values = list(measure.replay(request(ops), old.case, pair))
+    (new,) = [v for v in values if isinstance(v, Record)]
+    assert (new.case, new.stats, new.input_hash) == (old.case, old.stats, old.input_hash)
+
+
+def test_find_case_knows_the_gate_set(pair: Path, seeded: list[Record]) -> None:
+    """A gate case is found by its id without any record of it, an explore case is not."""
+    ops = corpus.load(pair)
+    gate = next(r.case for r in seeded if r.case_set == "gate")
+    explore = next(r.case for r in seeded if r.case_set == "explore")
+    assert measure.find_case(ops, gate.id, 2) == gate
+    assert measure.find_case(ops, explore.id, 2) is None
+
+
+# --- what the user can mend -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("reference", "expected"),
+    [
+        (
+            "def reference(x):\n    raise ValueError('not today')\n",
+            "reference() failed on B={B} H=5: ValueError: not today",
+        ),
+        (
+            "def reference(x):\n    return 2 * x[:, 1:]\n",
+            "reference() returned torch.float64 [{B}, 4] for B={B} H=5, expected torch.float64 "
+            "[{B}, 5] as op.toml's [output] says",
+        ),
+        (
+            "def reference(x):\n    return (2 * x).float()\n",
+            "reference() returned torch.float32 [{B}, 5] for B={B} H=5, expected torch.float64 "
+            "[{B}, 5] as op.toml's [output] says",
+        ),
+        ("def ref(x):\n    return 2 * x\n", "TypeError: reference.py has no function reference()"),
+    ],
+    ids=["raises", "shape", "dtype", "name"],
+)
+def test_bad_reference(tmp_path: Path, reference: str, expected: str) -> None:
+    """A reference that fails or breaks the contract ends the run in one line that names it."""
+    write_op(tmp_path, reference=reference)
+    (first,) = plan(request(corpus.load(tmp_path)), [1])
+    size = str(dict(first.unit.cases[0].dims)["B"])
+    with pytest.raises(TolcalError) as caught:
+        run(tmp_path)
+    assert str(caught.value) == (
+        f"{tmp_path}/double/reference.py: " + expected.replace("{B}", size)
+    )
+
+
+def test_reference_that_dies_does_not_spin(tmp_path: Path) -> None:
+    """Workers that die in the reference end the run in one line instead of dying for ever."""
+    write_op(tmp_path, reference="import os\n\ndef reference(x):\n    os._exit(5)\n")
+    with pytest.raises(TolcalError) as caught:
+        run(tmp_path)
+    assert str(caught.value) == (
+        f"{tmp_path}/double/reference.py: workers die before any kernel runs (exit status 5); "
+        "check the reference, memory and driver"
+    )
+
+
+@pytest.mark.parametrize("changes", [{"gate": 0}, {"dtypes": ("float64",)}, {"ops": ()}])
+def test_nothing_selected(pair: Path, changes: dict[str, Any]) -> None:
+    """A selection that leaves nothing to measure is one line that says where to look."""
+    asked = request(**{"ops": corpus.load(pair)} | changes)
+    with pytest.raises(TolcalError) as caught:
+        list(measure.measure(asked, pair))
+    assert str(caught.value) == (
+        "nothing to measure: no kernel, dtype and case is left by the selection; check OP, "
+        "--dtype and --cases"
+    )
+
+
+def test_unknown_profile(pair: Path) -> None:
+    """An unknown input profile is one line that lists the known ones."""
+    with pytest.raises(TolcalError, match=r"^unknown input profile 'wild'; known: default$"):
+        run(pair, profile="wild")
+
+
+def test_cuda_without_gpu(pair: Path) -> None:
+    """--device cuda without a GPU is one line that says what to install or use instead."""
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(TolcalError) as caught:
+        run(pair, device="cuda")
+    assert str(caught.value) == (
+        f"--device cuda: torch {torch.__version__} sees no GPU; install torch's CUDA or ROCm "
+        "build on a machine with one, or use --device cpu (Triton's interpreter)"
+    )
+
+
+def test_stopping_early_leaves_no_worker(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing the iterator ends the workers: a run that is interrupted leaves nobody behind."""
+    started: list[Any] = []
+    init = measure._Worker.__init__
+
+    def recording(self: Any, device: str) -> None:
+        init(self, device)
+        started.append(self.process)
+
+    monkeypatch.setattr(measure._Worker, "__init__", recording)
+    values = measure.measure(request(corpus.load(pair)), pair)
+    next(values)
+    assert [process.poll() for process in started] == [None]
+    values.close()  # type: ignore[attr-defined]
+    assert [process.poll() for process in started] == [-9]
+
+
+# --- git ------------------------------------------------------------------------------------
+
+
+def test_git_state_outside_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outside git the commit is the runner's GITHUB_SHA if that is one, else unknown."""
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    monkeypatch.setenv("GITHUB_SHA", "a" * 40)
+    assert git_state(tmp_path) == ("a" * 40, False)
+    monkeypatch.setenv("GITHUB_SHA", "$(id)")
+    assert git_state(tmp_path) == ("", False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert git_state(tmp_path) == ("", False)
