@@ -490,13 +490,13 @@ def test_cuda_without_gpu(pair: Path) -> None:
 def test_stopping_early_leaves_no_worker(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Closing the iterator ends the workers: a run that is interrupted leaves nobody behind."""
     started: list[Any] = []
-    init = measure._Worker.__init__
+    init = pool.Worker.__init__
 
     def recording(self: Any, device: str) -> None:
         init(self, device)
         started.append(self.process)
 
-    monkeypatch.setattr(measure._Worker, "__init__", recording)
+    monkeypatch.setattr(pool.Worker, "__init__", recording)
     values = measure.measure(request(corpus.load(pair)), pair)
     next(values)
     assert [process.poll() for process in started] == [None]

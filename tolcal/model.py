@@ -382,11 +382,21 @@ class CellProposal(msgspec.Struct, frozen=True):
     allowed_source: Literal["approved", "legacy", "none"]
     allowed_proposed: float | None
     allowed_paper: float | None
+    paper_atol: float | None  # the published rule's atol, on |out - rounded ref|
     tightening: float | None  # allowed_now / allowed_proposed
     recall: float | None
     detectable_recall: float | None
     held_out: HeldOutRows
     note: str = ""
+
+
+class Locked(msgspec.Struct, frozen=True):
+    """Runs that were locked before any choice was made, judged by the proposal."""
+
+    held_out: HeldOutRows
+    paper: HeldOutRows  # the same rows judged by the published rule
+    buggy: tuple[BuggyRecall, ...]
+    missed: tuple[str, ...]  # buggy kernels that some run did not catch
 
 
 class RunSummary(msgspec.Struct, frozen=True):
@@ -418,6 +428,7 @@ class Proposal(msgspec.Struct, frozen=True):
     buggy: tuple[BuggyRecall, ...]
     runs: tuple[RunSummary, ...]
     notes: tuple[str, ...] = ()
+    locked: Locked | None = None
 
     def tolerances(self) -> dict[Cell, Tolerance]:
         """The calibrated cells."""

@@ -7,32 +7,41 @@ counted leaving one run out, on explore cases only (gate cases repeat from run t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 
 from tolcal import bounds, history
 from tolcal.calibrate import fit
-from tolcal.history.columns import TUPLES
+from tolcal.calibrate.evaluate import (
+    Alarms,
+    fit_cell,
+    held_out_of,
+    leave_one_out,
+    locked,
+    paper_of,
+    recalls_of,
+    total_of,
+)
+from tolcal.calibrate.rows import Control, controls_of, judged_rows
 from tolcal.model import (
-    DTYPES,
     BuggyRecall,
     Cell,
     CellProposal,
     CellState,
     Evidence,
     HeldOut,
-    HeldOutRows,
     Proposal,
-    Recall,
     RunSummary,
     TolcalError,
     Tolerance,
     Tolerances,
     digest,
 )
+
+__all__ = ["calibrate", "judged_rows", "locked"]
 
 #: Rows a control needs: below that one history in a hundred holds no ill-conditioned case.
 MIN_ROWS = 720
@@ -42,44 +51,6 @@ WORTH_RUNS = 3
 
 Rule = Literal["residual", "paper"]
 By = Literal["op", "kernel"]
-
-
-class _Control:
-    """Rows of one control in one dtype: trusted ones are evidence, the others only raise."""
-
-    def __init__(self, op: str, kernel: str, dtype: str, rows: pd.DataFrame) -> None:
-        self.op, self.kernel, self.dtype = op, kernel, dtype
-        self.rows = rows
-        self.trusted = rows["origin"].to_numpy() != "pull_request"
-        self.runs = rows["run_id"].astype(str).to_numpy()
-        self.explore = rows["case_set"].to_numpy() == "explore"
-        self.device = rows["device_class"].astype(str).to_numpy()
-        self.arrays = _fit_rows(rows)
-        self.judged = judged_rows(rows)
-
-    def calibrated_devices(self, min_rows: int) -> list[str]:
-        names, counts = np.unique(self.device[self.trusted], return_counts=True)
-        return [str(n) for n, k in zip(names, counts, strict=True) if k >= min_rows]
-
-    def best_count(self) -> int:
-        """Rows of the device class that has most."""
-        counts = np.unique(self.device[self.trusted], return_counts=True)[1]
-        return int(counts.max()) if counts.size else 0
-
-    def subset(self, mask: bounds.Bools) -> fit.Rows:
-        a = self.arrays
-        return fit.Rows(
-            envelope=a.envelope[mask],
-            z=a.z[mask],
-            envelope_abs=a.envelope_abs[mask],
-            z_abs=a.z_abs[mask],
-            scales=a.scales[mask],
-            scales_abs=a.scales_abs[mask],
-            rms=a.rms[mask],
-            bias=a.bias[mask],
-            bias_count=a.bias_count[mask],
-            roundoff=a.roundoff,
-        )
 
 
 def calibrate(
@@ -109,16 +80,16 @@ def calibrate(
     """
     approved, legacy = approved or {}, legacy or {}
     good = frame[(frame["status"] == "ok") & (frame["roundoff"] > 0)]
-    controls = _controls(good[good["role"] == "control"])
+    controls = controls_of(good[good["role"] == "control"])
     if not controls:
         raise TolcalError(
             "the history holds no record of a control that ran; measure some first "
             "(`tolcal run --repeat N`) or check --history"
         )
     buggy = good[good["role"] == "buggy"]
-    papers = {(c.kernel, c.dtype): _paper(c) for c in controls}
+    papers = {(c.kernel, c.dtype): paper_of(c) for c in controls}
     whole_digest = history.content_digest(frame)
-    groups: dict[tuple[str, str], list[_Control]] = {}
+    groups: dict[tuple[str, str], list[Control]] = {}
     for control in controls:
         name = control.op if by == "op" else control.kernel
         groups.setdefault((name, control.dtype), []).append(control)
@@ -138,12 +109,12 @@ def calibrate(
     progress(len(groups), len(groups), "")
     cells = tuple(r[0] for r in results)
     recalls = tuple(b for r in results for b in r[1])
-    alarms: dict[str, tuple[int, int]] = {}
+    alarms: Alarms = {}
     for result in results:
         for run, (rows, wrong) in result[2].items():
             had = alarms.get(run, (0, 0))
             alarms[run] = (had[0] + rows, had[1] + wrong)
-    whole = _total(b.proposed for b in recalls)
+    whole = total_of(b.proposed for b in recalls)
     values = [
         (c.op, c.dtype, c.kernel, c.proposed_tol, c.tolerance and c.tolerance.value_digest)
         for c in cells
@@ -158,7 +129,7 @@ def calibrate(
         )),
         recall=whole.recall,
         detectable_recall=whole.detectable_recall,
-        held_out=_held_out(alarms),
+        held_out=held_out_of(alarms),
         cells=cells,
         buggy=recalls,
         runs=_run_summaries(frame, alarms),
@@ -166,79 +137,9 @@ def calibrate(
     )  # fmt: skip
 
 
-def judged_rows(rows: pd.DataFrame) -> bounds.Rows:
-    """The columns that judging needs; a row without envelopes (imported) never exceeds."""
-    return bounds.Rows(
-        envelope=rows[list(TUPLES["envelope"])].to_numpy(np.float64),
-        z=rows["scaled_max"].to_numpy(np.float64),
-        bias=rows["bias"].fillna(0.0).to_numpy(np.float64),
-        bias_count=rows["bias_count"].fillna(0).to_numpy(np.int64),
-        mismatch=rows["nonfinite_mismatch"].fillna(0).to_numpy(np.int64),
-    )
-
-
-def _fit_rows(rows: pd.DataFrame) -> fit.Rows:
-    def column(name: str) -> Any:
-        return rows[name].to_numpy(np.float64)
-
-    def table(name: str) -> Any:
-        return rows[list(TUPLES[name])].to_numpy(np.float64)
-
-    return fit.Rows(
-        envelope=table("envelope"),
-        z=column("scaled_max"),
-        envelope_abs=table("envelope_abs"),
-        z_abs=column("scaled_max_abs"),
-        scales=table("scale_quantiles"),
-        scales_abs=table("scale_abs_quantiles"),
-        rms=column("ref_rms"),
-        bias=column("bias"),
-        bias_count=column("bias_count"),
-        roundoff=float(rows["roundoff"].iloc[0]),
-    )
-
-
-def _controls(rows: pd.DataFrame) -> list[_Control]:
-    grouped = rows.groupby(["op", "kernel", "dtype"], observed=True, sort=True)
-    return [
-        _Control(str(op), str(kernel), str(dtype), group) for (op, kernel, dtype), group in grouped
-    ]
-
-
-def _paper(control: _Control) -> float | None:
-    """The published rule, on trusted rows that passed the limit in force when measured."""
-    passed = control.rows["num_exceeding"].fillna(0).to_numpy(np.int64) == 0
-    values = control.rows["max_abs"].to_numpy(np.float64)[passed & control.trusted]
-    return fit.paper(values) if values.size else None
-
-
-def _fit_cell(
-    members: list[_Control],
-    wide: Mapping[str, _Control],
-    devices: Mapping[str, list[str]],
-    margin: float,
-    without: str | None = None,
-) -> Tolerance | None:
-    """The wider of the members' fits on each of their devices, leaving the run ``without`` out."""
-    result: Tolerance | None = None
-    for control in members:
-        for device in devices[control.kernel]:
-            mask = (control.device == device) & (control.runs != without)
-            if not mask.any():
-                continue
-            borrowed = None
-            lender = wide.get(control.kernel)
-            if DTYPES[control.dtype].bits <= 16 and lender is not None:
-                lent = (lender.device == device) & (lender.runs != without)
-                borrowed = lender.subset(lent) if lent.any() else None
-            one = fit.residual(control.subset(mask), borrowed, control.dtype, margin)
-            result = one if result is None else fit.wider(result, one)
-    return result
-
-
 def _cell(
-    members: list[_Control],
-    wide: Mapping[str, _Control],
+    members: list[Control],
+    wide: Mapping[str, Control],
     faults: pd.DataFrame,
     papers: Mapping[tuple[str, str], float | None],
     rule: Rule,
@@ -248,7 +149,7 @@ def _cell(
     history_digest: str,
     approved: Tolerance | None,
     legacy: float | None,
-) -> tuple[CellProposal, list[BuggyRecall], dict[str, tuple[int, int]]]:
+) -> tuple[CellProposal, list[BuggyRecall], Alarms]:
     op, dtype = members[0].op, members[0].dtype
     members_all = members
     imported = [m for m in members if np.isnan(m.arrays.z).all()]
@@ -266,15 +167,15 @@ def _cell(
         elif lacking > 0:
             note = f"needs {lacking} more rows of a control (has {min_rows - lacking})"
         else:
-            tolerance = _fit_cell(members, wide, devices, margin)
-    alarms = _alarms(members_all, wide, devices, rule, margin, tolerance is not None)
-    recalls = _recalls(faults, dtype, op, tolerance, approved, papers, legacy, rule)
-    total = _total(b.proposed for b in recalls)
+            tolerance = fit_cell(members, wide, devices, margin)
+    alarms = leave_one_out(members_all, wide, devices, rule, margin, tolerance is not None)
+    recalls = recalls_of(faults, dtype, op, tolerance, approved, papers, legacy, rule)
+    total = total_of(b.proposed for b in recalls)
     trusted = [m.rows[m.trusted] for m in members_all]
     used = pd.concat(trusted)
     runs = int(used["run_id"].nunique())
     names = sorted(str(name) for name in used["device"].unique())
-    held = _held_out(alarms)
+    held = held_out_of(alarms)
     if tolerance is not None:
         tolerance = Tolerance(
             atol=tolerance.atol,
@@ -320,6 +221,7 @@ def _cell(
         allowed_source="approved" if approved else "none" if legacy is None else "legacy",
         allowed_proposed=proposed,
         allowed_paper=paper_allowed,
+        paper_atol=paper_tol,
         tightening=tightening,
         recall=total.recall,
         detectable_recall=total.detectable_recall,
@@ -354,144 +256,12 @@ def _median_element(rows: pd.DataFrame) -> tuple[float, float]:
     return (0.0 if np.isnan(scale) else float(scale)), (0.0 if np.isnan(ref) else float(ref))
 
 
-def _alarms(
-    members: list[_Control],
-    wide: Mapping[str, _Control],
-    devices: Mapping[str, list[str]],
-    rule: Rule,
-    margin: float,
-    calibrated: bool,
-) -> dict[str, tuple[int, int]]:
-    """Per run: trusted explore rows of the controls, and how many a fit without it flags."""
-    if rule == "residual" and not calibrated:
-        return {}
-    result: dict[str, tuple[int, int]] = {}
-    masks = {}
-    for control in members:
-        mask = control.trusted & control.explore
-        if rule == "residual":
-            mask = mask & np.isin(control.device, devices[control.kernel])
-        masks[control.kernel] = mask
-    runs = sorted({str(run) for c in members for run in np.unique(c.runs[masks[c.kernel]])})
-    if len(runs) < 2:
-        return {}
-    for run in runs:
-        rows = wrong = 0
-        tolerance = _fit_cell(members, wide, devices, margin, run) if rule == "residual" else None
-        atol = _paper_without(members, run) if rule == "paper" else None
-        for control in members:
-            mask = masks[control.kernel] & (control.runs == run)
-            if not mask.any():
-                continue
-            if tolerance is not None:
-                flagged = bounds.exceeds(select(control.judged, mask), tolerance)
-            elif atol is not None:
-                flagged = control.rows["max_abs"].to_numpy(np.float64)[mask] > atol
-            else:
-                continue
-            rows += int(mask.sum())
-            wrong += int(flagged.sum())
-        if rows:
-            result[run] = (rows, wrong)
-    return result
-
-
-def select(rows: bounds.Rows, mask: bounds.Bools) -> bounds.Rows:
-    """The rows where ``mask`` holds."""
-    return bounds.Rows(
-        rows.envelope[mask], rows.z[mask], rows.bias[mask], rows.bias_count[mask],
-        rows.mismatch[mask],
-    )  # fmt: skip
-
-
-def _paper_without(members: list[_Control], run: str) -> float | None:
-    values = []
-    for control in members:
-        passed = control.rows["num_exceeding"].fillna(0).to_numpy(np.int64) == 0
-        mask = passed & control.trusted & (control.runs != run)
-        if mask.any():
-            values.append(fit.paper(control.rows["max_abs"].to_numpy(np.float64)[mask]))
-    return max(values) if values else None
-
-
-def _recalls(
-    faults: pd.DataFrame,
-    dtype: str,
-    op: str,
-    tolerance: Tolerance | None,
-    approved: Tolerance | None,
-    papers: Mapping[tuple[str, str], float | None],
-    legacy: float | None,
-    rule: Rule,
-) -> list[BuggyRecall]:
-    result = []
-    for kernel, rows in faults.groupby("kernel", observed=True, sort=True):
-        control = str(rows["corrupts"].iloc[0])
-        same = rows["same_as_control"]
-        detectable = (same == False).to_numpy(dtype=bool)  # noqa: E712  (null is neither)
-        judged = judged_rows(rows)
-        max_abs = rows["max_abs"].to_numpy(np.float64)
-        paper = papers.get((control, dtype))
-
-        def count(flagged: bounds.Bools | None, detectable: Any = detectable) -> Recall | None:
-            if flagged is None:
-                return None
-            return Recall(
-                rows=len(flagged),
-                flagged=int(flagged.sum()),
-                detectable=int(detectable.sum()),
-                detectable_flagged=int((flagged & detectable).sum()),
-            )
-
-        by_paper = count(None if paper is None else max_abs > paper)
-        # An imported row carries its own hand-picked verdict.
-        over = rows["num_exceeding"].fillna(-1).to_numpy(np.int64)
-        imported = (rows["origin"] == "import").to_numpy(dtype=bool)
-        by_hand = np.where(imported, over > 0, max_abs > (np.inf if legacy is None else legacy))
-        result.append(
-            BuggyRecall(
-                kernel=str(kernel),
-                control=control,
-                op=op,
-                dtype=dtype,
-                proposed=by_paper
-                if rule == "paper"
-                else count(None if tolerance is None else bounds.exceeds(judged, tolerance)),
-                approved=count(None if approved is None else bounds.exceeds(judged, approved)),
-                paper=by_paper,
-                legacy=count(by_hand if legacy is not None or imported.any() else None),
-            )
-        )
-    return result
-
-
-def _total(recalls: Iterable[Recall | None]) -> Recall:
-    known = [r for r in recalls if r is not None]
-    return Recall(
-        sum(r.rows for r in known),
-        sum(r.flagged for r in known),
-        sum(r.detectable for r in known),
-        sum(r.detectable_flagged for r in known),
-    )
-
-
-def _held_out(alarms: Mapping[str, tuple[int, int]]) -> HeldOutRows:
-    return HeldOutRows(
-        rows=sum(rows for rows, _ in alarms.values()),
-        false_alarms=sum(wrong for _, wrong in alarms.values()),
-        runs=len(alarms),
-        runs_with_false_alarms=sum(wrong > 0 for _, wrong in alarms.values()),
-    )
-
-
 def _rounded(share: float | None) -> float | None:
     """Down to four digits: a share is never printed better than it is."""
     return None if share is None else int(share * 10_000) / 10_000
 
 
-def _run_summaries(
-    frame: pd.DataFrame, alarms: Mapping[str, tuple[int, int]]
-) -> tuple[RunSummary, ...]:
+def _run_summaries(frame: pd.DataFrame, alarms: Alarms) -> tuple[RunSummary, ...]:
     summaries = []
     for run, rows in frame.groupby("run_id", observed=True, sort=False):
         first = rows.iloc[0]
@@ -511,7 +281,7 @@ def _run_summaries(
     return tuple(sorted(summaries, key=lambda s: (s.started, s.id)))
 
 
-def _notes(good: pd.DataFrame, controls: list[_Control], rule: Rule) -> tuple[str, ...]:
+def _notes(good: pd.DataFrame, controls: list[Control], rule: Rule) -> tuple[str, ...]:
     notes = []
     lacking = int(good["residual_max"].isna().sum())
     if lacking and rule == "residual":

@@ -123,6 +123,9 @@ def build_parser() -> argparse.ArgumentParser:
     calibrate.add_argument("--margin", type=_factor, default=None, metavar="M",
                            help="multiply the fitted bound by M (default 2)")  # fmt: skip
     calibrate.add_argument("--tolerances", metavar="F", help="the approved tolerances")
+    calibrate.add_argument("--locked", action="append", metavar="DIR|FILE",
+                           help="runs kept apart: judge them by the result; may be "
+                           "repeated")  # fmt: skip
     calibrate.add_argument("--json", metavar="P.json", help="write the proposal there")
 
     report = command(

@@ -40,6 +40,9 @@ def calibrate(args: argparse.Namespace) -> int:
             legacy=legacy,
             progress=progress,
         )
+    if args.locked:
+        apart = stage.locked(history.read([Path(p) for p in args.locked]), proposal, legacy)
+        proposal = msgspec.structs.replace(proposal, locked=apart)
     document = Document(proposal)
     if args.json:
         path = Path(args.json)

@@ -28,6 +28,7 @@ def _environment() -> jinja2.Environment:
     for name in ("code", "plain", "number", "scientific", "factor", "percent", "plural"):
         environment.filters[name] = getattr(text, name)
     environment.globals["claim"] = text.held_out_claim
+    environment.globals["locked_claim"] = text.locked_claim
     return environment
 
 

@@ -50,6 +50,8 @@ def render(document: Document) -> str:
         f"{text.held_out_claim(p.held_out.runs_with_false_alarms, p.held_out.runs)}; "
         f"{p.held_out.false_alarms} of {p.held_out.rows} held-out control rows flagged."
     )
+    if p.locked is not None:
+        console.print(text.locked_claim(p.locked), markup=False)
     for note in p.notes:
         console.print(f"{note}.", markup=False)
     assert isinstance(console.file, io.StringIO)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from tolcal.model import CellProposal, Finding, Proposal, Verdict
+from tolcal.model import CellProposal, Finding, Locked, Proposal, Verdict
 
 #: Everything that reaches Markdown as a name goes through this: nothing else can be a mention,
 #: a link, HTML or the end of a table cell.
@@ -94,6 +94,22 @@ def held_out_claim(bad: int, runs: int) -> str:
     return f"{bad} of {runs} held-out runs red (at most {bound:.1f} % of runs, 95 % confidence)"
 
 
+def locked_claim(locked: Locked) -> str:
+    """What the runs kept apart show."""
+    ours, paper = locked.held_out, locked.paper
+    bound = math.ceil(upper_bound(ours.runs_with_false_alarms, ours.runs) * 1000) / 10
+    detectable = sum(b.proposed.detectable for b in locked.buggy if b.proposed)
+    flagged = sum(b.proposed.detectable_flagged for b in locked.buggy if b.proposed)
+    every = "; ".join(locked.missed) or "every buggy kernel caught in every run"
+    return (
+        f"Locked runs: {ours.runs_with_false_alarms} of {ours.runs} red (at most {bound:.1f} % of "
+        f"runs, 95 % confidence), {ours.false_alarms} of {ours.rows} control rows flagged; "
+        f"the paper's rule: {paper.runs_with_false_alarms} of {paper.runs} red, "
+        f"{paper.false_alarms} rows. Detectable recall "
+        f"{percent(flagged / detectable if detectable else None)}; {every}."
+    )
+
+
 def by_kind(verdict: Verdict | None, *kinds: str) -> list[Finding]:
     """Findings of these kinds, in the verdict's order."""
     return [f for f in verdict.findings if f.kind in kinds] if verdict else []
@@ -123,7 +139,7 @@ def headline(proposal: Proposal, verdict: Verdict | None) -> str:
     if crashed:
         first.append(plural(crashed, "crash", "crashes"))
     lead = ", ".join(first) if first else "no regressions"
-    rest = []
+    rest: list[str] = []
     if tighter:
         verb = "tolerance can tighten" if tighter == 1 else "tolerances can tighten"
         rest.append(f"{tighter} {verb}")
@@ -135,4 +151,6 @@ def headline(proposal: Proposal, verdict: Verdict | None) -> str:
         rest.append(plural(false, "false positive"))
     if drift:
         rest.append(f"drift in {plural(drift, 'place')}")
+    if verdict is None:  # no run to judge
+        return f"{', '.join(rest)}." if rest else "nothing to change."
     return f"{lead}. {', '.join(rest)}." if rest else f"{lead}, nothing to decide."

@@ -1,0 +1,38 @@
+# Everything from a bare Python >= 3.11: `make demo`, `make test`.
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+
+.PHONY: help demo test lint format clean
+
+help:
+	@echo "make demo    install into $(VENV) and run the main job on this machine, without a GPU"
+	@echo "make test    install and run the tests"
+	@echo "make lint    ruff and the type checker"
+	@echo "make format  put the code into shape"
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 11) else f"Python {v[0]}.{v[1]} found, 3.11 or newer needed: make PYTHON=python3.12")'
+	@$(PYTHON) -m venv $(VENV) || { echo "no venv module: on Debian, apt install python3-venv"; exit 1; }
+	@echo "installing torch, triton and the rest into $(VENV): some minutes, some gigabytes"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+# A dozen cases a kernel and dtype: 8 that are the same each time, 4 fresh.
+demo: $(VENV)/installed
+	$(BIN)/tolcal ci --device cpu --gate 8 --cases 4 --out out
+
+test: $(VENV)/installed
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/installed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) out build dist

@@ -1,0 +1,232 @@
+"""How good a tolerance is: false alarms on runs it was not fitted to, and recall."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tolcal import bounds
+from tolcal.calibrate import fit
+from tolcal.calibrate.rows import Control, controls_of, judged_rows, select
+from tolcal.model import (
+    DTYPES,
+    BuggyRecall,
+    Cell,
+    HeldOutRows,
+    Locked,
+    Proposal,
+    Recall,
+    Tolerance,
+)
+
+#: Per run: control rows judged, and how many of them were flagged.
+Alarms = dict[str, tuple[int, int]]
+
+
+def paper_of(control: Control) -> float | None:
+    """The published rule, on trusted rows that passed the limit in force when measured."""
+    passed = control.rows["num_exceeding"].fillna(0).to_numpy(np.int64) == 0
+    values = control.rows["max_abs"].to_numpy(np.float64)[passed & control.trusted]
+    return fit.paper(values) if values.size else None
+
+
+def fit_cell(
+    members: list[Control],
+    wide: Mapping[str, Control],
+    devices: Mapping[str, list[str]],
+    margin: float,
+    without: str | None = None,
+) -> Tolerance | None:
+    """The wider of the members' fits on each of their devices, leaving the run ``without`` out."""
+    result: Tolerance | None = None
+    for control in members:
+        for device in devices[control.kernel]:
+            mask = (control.device == device) & (control.runs != without)
+            if not mask.any():
+                continue
+            borrowed = None
+            lender = wide.get(control.kernel)
+            if DTYPES[control.dtype].bits <= 16 and lender is not None:
+                lent = (lender.device == device) & (lender.runs != without)
+                borrowed = lender.subset(lent) if lent.any() else None
+            one = fit.residual(control.subset(mask), borrowed, control.dtype, margin)
+            result = one if result is None else fit.wider(result, one)
+    return result
+
+
+def leave_one_out(
+    members: list[Control],
+    wide: Mapping[str, Control],
+    devices: Mapping[str, list[str]],
+    rule: str,
+    margin: float,
+    calibrated: bool,
+) -> Alarms:
+    """Per run: trusted explore rows of the controls, and how many a fit without it flags."""
+    if rule == "residual" and not calibrated:
+        return {}
+    result: Alarms = {}
+    masks = {}
+    for control in members:
+        mask = control.trusted & control.explore
+        if rule == "residual":
+            mask = mask & np.isin(control.device, devices[control.kernel])
+        masks[control.kernel] = mask
+    runs = sorted({str(run) for c in members for run in np.unique(c.runs[masks[c.kernel]])})
+    if len(runs) < 2:
+        return {}
+    for run in runs:
+        rows = wrong = 0
+        tolerance = fit_cell(members, wide, devices, margin, run) if rule == "residual" else None
+        atol = paper_without(members, run) if rule == "paper" else None
+        for control in members:
+            mask = masks[control.kernel] & (control.runs == run)
+            if not mask.any():
+                continue
+            if tolerance is not None:
+                flagged = bounds.exceeds(select(control.judged, mask), tolerance)
+            elif atol is not None:
+                flagged = control.rows["max_abs"].to_numpy(np.float64)[mask] > atol
+            else:
+                continue
+            rows += int(mask.sum())
+            wrong += int(flagged.sum())
+        if rows:
+            result[run] = (rows, wrong)
+    return result
+
+
+def paper_without(members: list[Control], run: str) -> float | None:
+    values = []
+    for control in members:
+        passed = control.rows["num_exceeding"].fillna(0).to_numpy(np.int64) == 0
+        mask = passed & control.trusted & (control.runs != run)
+        if mask.any():
+            values.append(fit.paper(control.rows["max_abs"].to_numpy(np.float64)[mask]))
+    return max(values) if values else None
+
+
+def recalls_of(
+    faults: pd.DataFrame,
+    dtype: str,
+    op: str,
+    tolerance: Tolerance | None,
+    approved: Tolerance | None,
+    papers: Mapping[tuple[str, str], float | None],
+    legacy: float | None,
+    rule: str,
+) -> list[BuggyRecall]:
+    result = []
+    for kernel, rows in faults.groupby("kernel", observed=True, sort=True):
+        control = str(rows["corrupts"].iloc[0])
+        same = rows["same_as_control"]
+        detectable = (same == False).to_numpy(dtype=bool)  # noqa: E712  (null is neither)
+        judged = judged_rows(rows)
+        max_abs = rows["max_abs"].to_numpy(np.float64)
+        paper = papers.get((control, dtype))
+
+        def count(flagged: bounds.Bools | None, detectable: Any = detectable) -> Recall | None:
+            if flagged is None:
+                return None
+            return Recall(
+                rows=len(flagged),
+                flagged=int(flagged.sum()),
+                detectable=int(detectable.sum()),
+                detectable_flagged=int((flagged & detectable).sum()),
+            )
+
+        by_paper = count(None if paper is None else max_abs > paper)
+        # An imported row carries its own hand-picked verdict.
+        over = rows["num_exceeding"].fillna(-1).to_numpy(np.int64)
+        imported = (rows["origin"] == "import").to_numpy(dtype=bool)
+        by_hand = np.where(imported, over > 0, max_abs > (np.inf if legacy is None else legacy))
+        result.append(
+            BuggyRecall(
+                kernel=str(kernel),
+                control=control,
+                op=op,
+                dtype=dtype,
+                proposed=by_paper
+                if rule == "paper"
+                else count(None if tolerance is None else bounds.exceeds(judged, tolerance)),
+                approved=count(None if approved is None else bounds.exceeds(judged, approved)),
+                paper=by_paper,
+                legacy=count(by_hand if legacy is not None or imported.any() else None),
+            )
+        )
+    return result
+
+
+def total_of(recalls: Iterable[Recall | None]) -> Recall:
+    known = [r for r in recalls if r is not None]
+    return Recall(
+        sum(r.rows for r in known),
+        sum(r.flagged for r in known),
+        sum(r.detectable for r in known),
+        sum(r.detectable_flagged for r in known),
+    )
+
+
+def held_out_of(alarms: Alarms) -> HeldOutRows:
+    return HeldOutRows(
+        rows=sum(rows for rows, _ in alarms.values()),
+        false_alarms=sum(wrong for _, wrong in alarms.values()),
+        runs=len(alarms),
+        runs_with_false_alarms=sum(wrong > 0 for _, wrong in alarms.values()),
+    )
+
+
+def locked(frame: pd.DataFrame, proposal: Proposal, legacy: Mapping[Cell, float]) -> Locked:
+    """Runs that played no part in the proposal, judged by its tolerances and by the paper's.
+
+    ``frame`` holds those runs; explore rows count, as everywhere in held-out figures.
+    """
+    good = frame[(frame["status"] == "ok") & (frame["case_set"] == "explore")]
+    tolerances = proposal.tolerances()
+    papers = {(c.op, c.dtype): c.paper_atol for c in proposal.cells if c.paper_atol is not None}
+    ours: Alarms = {}
+    theirs: Alarms = {}
+    for control in controls_of(good[good["role"] == "control"]):
+        cell = (control.op, control.dtype)
+        flagged = {}
+        if cell in tolerances:
+            flagged["ours"] = bounds.exceeds(control.judged, tolerances[cell])
+        if cell in papers:
+            flagged["theirs"] = control.rows["max_abs"].to_numpy(np.float64) > papers[cell]
+        for name, alarms in (("ours", ours), ("theirs", theirs)):
+            if name in flagged:
+                _count(alarms, control.runs, flagged[name])
+    recalls: list[BuggyRecall] = []
+    missed = []
+    buggy = good[good["role"] == "buggy"]
+    for (op, dtype), rows in buggy.groupby(["op", "dtype"], observed=True, sort=True):
+        cell = (str(op), str(dtype))
+        tolerance = tolerances.get(cell)
+        known = {(str(k), cell[1]): papers.get(cell) for k in rows["corrupts"].unique()}
+        recalls += recalls_of(
+            rows, cell[1], cell[0], tolerance, None, known, legacy.get(cell), "residual"
+        )
+        if tolerance is None:
+            continue
+        for kernel, group in rows.groupby("kernel", observed=True):
+            caught = bounds.exceeds(judged_rows(group), tolerance)
+            runs = group["run_id"].astype(str).to_numpy()
+            quiet = len(np.unique(runs)) - len(np.unique(runs[caught]))
+            if quiet:
+                missed.append(f"{kernel} {dtype}: not caught in {quiet} runs")
+    return Locked(
+        held_out=held_out_of(ours),
+        paper=held_out_of(theirs),
+        buggy=tuple(recalls),
+        missed=tuple(missed),
+    )
+
+
+def _count(alarms: Alarms, runs: Any, flagged: bounds.Bools) -> None:
+    for run in np.unique(runs):
+        here = runs == run
+        rows, wrong = alarms.get(str(run), (0, 0))
+        alarms[str(run)] = (rows + int(here.sum()), wrong + int(flagged[here].sum()))

@@ -1,0 +1,90 @@
+"""What to measure, as units of work."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+
+import msgspec
+
+from tolcal import cases
+from tolcal.measure import wire
+from tolcal.model import Case, Cell, Kernel, Op, Origin, Tolerance
+
+
+class Request(msgspec.Struct, frozen=True):
+    """What to measure."""
+
+    ops: tuple[Op, ...]
+    dtypes: tuple[str, ...]  # empty: each op's own
+    device: str  # auto, cuda, cuda:1, cpu
+    gate: int  # cases a kernel and dtype, the same in every run
+    explore: int  # cases a kernel and dtype, fresh in every run
+    repeat: int = 1
+    seed: int | None = None  # of the explore cases; None draws one
+    profile: str = "default"
+    timeout: float = 120.0  # seconds a case
+    workers: int = 0  # 0: as many as suit the machine
+    origin: Origin = "local"
+    limits: Mapping[Cell, Tolerance | float] = {}
+
+
+class Planned(msgspec.Struct, frozen=True):
+    """A unit of work, the run it belongs to, and how many of its cases are gate cases."""
+
+    run: int
+    gate: int
+    unit: wire.Unit
+
+    @property
+    def size(self) -> int:
+        """Records that it gives."""
+        return len(self.unit.cases) * len(self.unit.kernels)
+
+
+def run_seeds(request: Request) -> list[int]:
+    """The master seed of each run's explore cases."""
+    base = secrets.randbits(62) if request.seed is None else request.seed
+    if request.repeat == 1:
+        return [base]
+    return [cases.key("run", base, i) >> 1 for i in range(request.repeat)]
+
+
+def plan(request: Request, seeds: list[int]) -> list[Planned]:
+    """Every unit of every run: kernels of one op and dtype that share their dims."""
+    planned = []
+    for index, seed in enumerate(seeds):
+        for op in request.ops:
+            for dtype in op.dtypes:
+                if request.dtypes and dtype not in request.dtypes:
+                    continue
+                for kernels in _by_dims(op):
+                    dims, args = kernels[0].dims, (dtype,)
+                    gate = cases.draw_cases(
+                        op, dims, *args, cases.GATE_SEED, request.gate, request.profile
+                    )
+                    fresh = cases.draw_cases(
+                        op, dims, *args, seed, request.explore, request.profile
+                    )
+                    limit = request.limits.get((op.name, dtype))
+                    unit = wire.Unit(op, dtype, kernels, gate + fresh, limit)
+                    planned.append(Planned(index, len(gate), unit))
+    return [p for p in planned if p.size]
+
+
+def _by_dims(op: Op) -> list[tuple[Kernel, ...]]:
+    groups: dict[str, list[Kernel]] = {}
+    for kernel in op.kernels:
+        groups.setdefault(repr(sorted(kernel.dims.items())), []).append(kernel)
+    return [tuple(group) for group in groups.values()]
+
+
+def find_case(ops: tuple[Op, ...], case_id: str, gate: int) -> Case | None:
+    """The gate case with that id, if there is one: ids are hashes, but the gate set is known."""
+    for op in ops:
+        for dtype in op.dtypes:
+            for kernels in _by_dims(op):
+                for case in cases.draw_cases(op, kernels[0].dims, dtype, cases.GATE_SEED, gate):
+                    if case.id == case_id:
+                        return case
+    return None
