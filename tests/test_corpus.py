@@ -77,7 +77,7 @@ def shipped() -> dict[str, Op]:
     return {op.name: op for op in corpus.load(CORPUS)}
 
 
-def write_op(root: Path, name: str = "double", **files: str | bytes | None) -> Path:
+def write_op(root: Path, name: str = "double", /, **files: str | bytes | None) -> Path:
     """A sound op folder; ``files`` (``buggy__thrice`` is buggy/thrice.py) replace or drop."""
     content: dict[str, str | bytes | None] = {
         "op.toml": TOML,

@@ -97,11 +97,11 @@ def test_margin_multiplies_both_parts(seed: int, count: int) -> None:
 
 def test_allclose_comes_from_the_plain_scale() -> None:
     """The allclose pair is fitted on |ref|, so it is wider where sigma excuses much."""
-    rows = make_rows([[1e-5]] * 4, [[100.0]] * 4, [[1.0]] * 4)
+    rows = make_rows([[1e-5, 1e-8]] * 4, [[100.0, 0.1]] * 4, [[1.0, 0.1]] * 4)
     got = fit.residual(rows, None, "float32", 1.0)
-    assert got.atol + got.scaled_tol * U * 100 >= 1e-5
-    assert got.atol + got.scaled_tol * U < 1e-5 / 10 or got.scaled_tol == 0
-    assert got.allclose.atol + got.allclose.rtol >= 1e-5
+    assert 1e-5 <= got.atol + got.scaled_tol * U * 100 < 2e-5
+    assert got.atol + got.scaled_tol * U < 1e-6
+    assert 1e-5 <= got.allclose.atol + got.allclose.rtol < 2e-5
 
 
 # --- borrow -----------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from tolcal import corpus, measure
-from tolcal.measure import git_state, plan, run_seeds
+from tolcal.measure import git_state, pool
+from tolcal.measure.units import plan, run_seeds
 from tolcal.model import Op, Record, Run, TolcalError
 
 TOML = """\
@@ -34,6 +35,7 @@ GOOD = "def run(x):\n    return x + x\n"
 ZOO = {
     # Comes first, so that whatever it did to the inputs would reach all others.
     "a_mutates": "def run(x):\n    y = x * 2\n    x.zero_()\n    return y\n",
+    "aa_good": GOOD,  # right behind it: in the same worker on every case
     "b_raises": 'def run(x):\n    raise ValueError("no\\nsuch luck \\x1b[31m")\n',
     "c_exits": "import sys\ndef run(x):\n    sys.exit(3)\n",
     "d_shape": "def run(x):\n    return (x + x).T.contiguous()\n",
@@ -192,7 +194,7 @@ def test_unwritten_output_is_caught(zoo: list[Record]) -> None:
 
 def test_modified_input_disturbs_nobody(zoo: list[Record]) -> None:
     """A kernel that zeroes its input does it to its own copy: all others stay exact."""
-    for kernel in ("a_mutates", "z_good"):
+    for kernel in ("a_mutates", "aa_good", "z_good"):
         for record in of(zoo, kernel).values():
             assert record.stats is not None
             assert (record.stats.max_abs, record.stats.residual_max) == (0.0, 0.0)

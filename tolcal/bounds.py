@@ -82,6 +82,7 @@ def utilisation(envelope: Floats, z: Floats, atol: float, c: float) -> Floats:
         crossing = np.where(np.isfinite(t1), t0 + (t1 - t0) * g0 / (g0 - g1), g0 / atol + t0)
     result = np.where(first == 0, 0.0, crossing)
     result[np.isinf(envelope[:, 0]) | ~below.any(axis=1)] = np.inf
+    result[np.isnan(envelope[:, 0])] = 0.0  # imported: nothing is known to exceed
     return result
 
 

@@ -263,7 +263,11 @@ def error_stats(
 
 def _envelope(residual: torch.Tensor, scale: torch.Tensor, roundoff: float) -> torch.Tensor:
     """a(c) on the grid, then z = max residual / (u*scale), where it reaches 0."""
-    points = [(residual - c * roundoff * scale).max().clamp(min=0.0) for c in ENVELOPE_GRID]
+    # c = 0 by itself: 0 * scale would be nan where scale overflows.
+    points = [
+        (residual - c * roundoff * scale if c else residual).max().clamp(min=0.0)
+        for c in ENVELOPE_GRID
+    ]
     ratio = residual / (roundoff * scale)
     points.append(torch.where(residual > 0, ratio, 0.0).max())
     return torch.stack(points)
@@ -274,7 +278,8 @@ def _bias(signed: torch.Tensor, ref: torch.Tensor) -> tuple[torch.Tensor, torch.
     counts = (signed != 0) & (ref != 0)
     total = torch.where(counts, signed.abs(), 0.0).sum()
     toward = torch.where(counts, torch.sign(ref) * signed, 0.0).sum()
-    return torch.where(total > 0, toward / total, 0.0), counts.sum()
+    known = (total > 0) & torch.isfinite(total)  # fp64 differences can overflow
+    return torch.where(known, toward / total, 0.0), counts.sum()
 
 
 def _percentile(in_order: torch.Tensor, q: float) -> torch.Tensor:
@@ -282,7 +287,9 @@ def _percentile(in_order: torch.Tensor, q: float) -> torch.Tensor:
     low = int(position)
     high = min(low + 1, in_order.numel() - 1)
     below, above = in_order[low], in_order[high]
-    # Not lerp: inf - inf between two mismatches would be nan.
+    # Not lerp: beside a mismatch it would make nan of inf - inf or of inf * 0.
+    if position == low:
+        return below
     return torch.where(below == above, below, below + (above - below) * (position - low))
 
 

@@ -171,8 +171,13 @@ def _cell(
     alarms = leave_one_out(members_all, wide, devices, rule, margin, tolerance is not None)
     recalls = recalls_of(faults, dtype, op, tolerance, approved, papers, legacy, rule)
     total = total_of(b.proposed for b in recalls)
-    trusted = [m.rows[m.trusted] for m in members_all]
-    used = pd.concat(trusted)
+    # Evidence is what the fit rests on; without a fit, whatever there is.
+    used = pd.concat(
+        [
+            m.rows[m.trusted & (np.isin(m.device, devices[m.kernel]) if tolerance else True)]
+            for m in members_all
+        ]
+    )
     runs = int(used["run_id"].nunique())
     names = sorted(str(name) for name in used["device"].unique())
     held = held_out_of(alarms)
@@ -288,6 +293,12 @@ def _notes(good: pd.DataFrame, controls: list[Control], rule: Rule) -> tuple[str
         notes.append(
             f"{lacking} of {len(good)} rows are imported and lack envelopes: they are left out of "
             "the residual rule"
+        )
+    broken = int(((good["role"] == "control") & (good["nonfinite_mismatch"] > 0)).sum())
+    if broken:
+        notes.append(
+            f"{broken} control rows have non-finite values where the reference has none, or the "
+            "other way round: no tolerance covers them, and they are left out of the fit"
         )
     days = {str(s)[:10] for s in good["started"].unique() if s}
     uuids = {str(u) for u in good["device_uuid"].unique() if str(u)}

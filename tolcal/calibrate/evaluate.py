@@ -44,13 +44,13 @@ def fit_cell(
     result: Tolerance | None = None
     for control in members:
         for device in devices[control.kernel]:
-            mask = (control.device == device) & (control.runs != without)
+            mask = control.fits & (control.device == device) & (control.runs != without)
             if not mask.any():
                 continue
             borrowed = None
             lender = wide.get(control.kernel)
             if DTYPES[control.dtype].bits <= 16 and lender is not None:
-                lent = (lender.device == device) & (lender.runs != without)
+                lent = lender.fits & (lender.device == device) & (lender.runs != without)
                 borrowed = lender.subset(lent) if lent.any() else None
             one = fit.residual(control.subset(mask), borrowed, control.dtype, margin)
             result = one if result is None else fit.wider(result, one)

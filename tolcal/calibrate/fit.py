@@ -9,7 +9,7 @@ import numpy as np
 
 from tolcal import bounds
 from tolcal.bounds import GRID, Floats
-from tolcal.model import DTYPES, AllClose, Tolerance
+from tolcal.model import DTYPES, AllClose, TolcalError, Tolerance
 
 PAPER_PERCENTILE = 95
 PAPER_FACTOR = 1.5
@@ -74,7 +74,8 @@ def joint(envelope: Envelope, scales: Floats, rms: Floats, roundoff: float) -> t
     quantiles s, among the envelope's knots (A(c), c) and (floor, z). A cell without any residual
     (relu) gets the floor and one unit roundoff of scale: exact so far, but not exact by law.
     """
-    largest = float(envelope.a[0]) if np.isfinite(envelope.a[0]) else _first_finite(envelope.a)
+    # A borrowed envelope begins at c = 1.
+    largest = float(envelope.a[np.isfinite(envelope.a)][0])
     floor = max(ATOL_FLOOR, ATOL_SHARE * largest)
     if envelope.z == 0.0:
         return floor, 1.0
@@ -97,13 +98,16 @@ def joint(envelope: Envelope, scales: Floats, rms: Floats, roundoff: float) -> t
     return chosen
 
 
-def _first_finite(values: Floats) -> float:
-    finite = values[np.isfinite(values)]
-    return float(finite[0]) if finite.size else 0.0
-
-
 def residual(rows: Rows, wide: Rows | None, dtype: str, margin: float) -> Tolerance:
-    """The default rule for one control: joint fit with borrowing (``wide``: its fp32 rows)."""
+    """The default rule for one control: joint fit with borrowing (``wide``: its fp32 rows).
+
+    Raises TolcalError if a row has a non-finite mismatch, which no tolerance covers.
+    """
+    if not np.isfinite(rows.envelope[:, 0]).all():
+        raise TolcalError(
+            "a control's record has non-finite values where the reference has none (or the other "
+            "way round): no tolerance covers it, leave the record out"
+        )
     own, own_abs = upper(rows.envelope, rows.z), upper(rows.envelope_abs, rows.z_abs)
     if wide is not None:
         own = borrow(own, upper(wide.envelope, wide.z))
@@ -126,7 +130,9 @@ def allclose(atol: float, c: float, roundoff: float, dtype: str) -> AllClose:
     """
     out = DTYPES[dtype]
     rtol = (c * roundoff + 2 * out.roundoff) * (1 + out.roundoff)
-    return AllClose(atol=bounds.round_up(atol + out.tiny), rtol=bounds.round_up(rtol))
+    # Near zero roundings are absolute, and so is what the bound's share of |ref| lacks for them.
+    absolute = atol + out.tiny * (1 + c * roundoff)
+    return AllClose(atol=bounds.round_up(absolute), rtol=bounds.round_up(rtol))
 
 
 def bias_tol(rows: Rows, margin: float) -> float | None:

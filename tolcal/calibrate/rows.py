@@ -24,17 +24,22 @@ class Control:
         self.device = rows["device_class"].astype(str).to_numpy()
         self.arrays = _fit_rows(rows)
         self.judged = judged_rows(rows)
+        #: Rows that can be fitted: imported ones have no envelope, and no tolerance covers a
+        #: non-finite value where the reference is finite.
+        self.fits = np.isfinite(self.arrays.envelope[:, 0])
 
     def calibrated_devices(self, min_rows: int) -> list[str]:
-        names, counts = np.unique(self.device[self.trusted], return_counts=True)
+        """Device classes with at least that many trusted rows to fit."""
+        names, counts = np.unique(self.device[self.trusted & self.fits], return_counts=True)
         return [str(n) for n, k in zip(names, counts, strict=True) if k >= min_rows]
 
     def best_count(self) -> int:
         """Rows of the device class that has most."""
-        counts = np.unique(self.device[self.trusted], return_counts=True)[1]
+        counts = np.unique(self.device[self.trusted & self.fits], return_counts=True)[1]
         return int(counts.max()) if counts.size else 0
 
     def subset(self, mask: bounds.Bools) -> fit.Rows:
+        """The rows where ``mask`` holds, as fitting takes them."""
         a = self.arrays
         return fit.Rows(
             envelope=a.envelope[mask],

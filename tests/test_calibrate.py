@@ -1,0 +1,309 @@
+"""From history to proposal: on real H200 records, and on small ones made by hand."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import msgspec
+import numpy as np
+import pandas as pd
+import pytest
+from tests_support import CORPUS, DATA, ROOT, make_record, make_run, make_stats
+
+from tolcal import bounds, calibrate, corpus, history, tolerances
+from tolcal.history import columns
+from tolcal.model import Proposal, Record, TolcalError, Tolerance
+
+
+@functools.cache
+def fitted() -> pd.DataFrame:
+    """The 18 runs that tolerances.toml rests on."""
+    return history.read([DATA / "h200-history.parquet"])
+
+
+@functools.cache
+def locked() -> pd.DataFrame:
+    """12 runs that no choice was made on."""
+    return history.read([DATA / "h200-heldout.parquet"])
+
+
+@functools.cache
+def refitted() -> Proposal:
+    """What the committed history gives today."""
+    return calibrate.calibrate(fitted())
+
+
+def shipped() -> dict[tuple[str, str], Tolerance]:
+    """The approved tolerances of this repository."""
+    return tolerances.read(ROOT / "tolerances.toml")
+
+
+def frame_of(records: list[Record]) -> pd.DataFrame:
+    """Records as the frame that calibration takes."""
+    return history.to_frame(columns.from_records(records))
+
+
+def control_rows(
+    runs: int = 8, rows: int = 100, residual: float = 2.0**-22, **changes: Any
+) -> list[Record]:
+    """Rows of one control over several runs, residuals evenly up to ``residual``."""
+    made = []
+    for run in range(runs):
+        info = make_run(id=f"{run:016x}", started=f"2026-11-{run + 1:02d}T00:00:00+00:00")
+        for row in range(rows):
+            share = (row + 1) / rows
+            value = float(np.float32(residual * share))
+            made.append(
+                make_record(**({"run": info, "seed": 1000 * run + row,
+                                "stats": make_stats(value)} | changes))
+            )  # fmt: skip
+    return made
+
+
+# --- real records ---------------------------------------------------------------------------
+
+
+def test_the_histories_share_no_run_and_no_case() -> None:
+    """Locked runs are no part of the fit: other seeds, other explore cases, the same sources."""
+    assert not set(fitted()["run_id"]) & set(locked()["run_id"])
+    explore = fitted()[fitted()["case_set"] == "explore"]
+    assert not set(explore["case_id"]) & set(locked()["case_id"])
+    assert len(set(fitted()["run_id"])) == 18
+    assert len(set(locked()["run_id"])) == 12
+    assert set(fitted()["device"]) == set(locked()["device"]) == {"NVIDIA H200"}
+
+
+def test_the_histories_are_of_the_corpus_as_it_is() -> None:
+    """Every recorded source hash is that of the file in the corpus: the evidence is current."""
+    recorded = {
+        (row.kernel, row.kernel_hash, row.reference_hash, row.op_hash)
+        for frame in (fitted(), locked())
+        for row in frame[["kernel", "kernel_hash", "reference_hash", "op_hash"]]
+        .drop_duplicates()
+        .itertuples(index=False)
+    }
+    present = {
+        (kernel.name, kernel.source_hash, op.reference_hash, op.op_hash)
+        for op in corpus.load(CORPUS)
+        for kernel in op.kernels
+    }
+    assert recorded == present
+
+
+def test_shipped_tolerances_are_what_the_shipped_history_gives() -> None:
+    """Calibrating the committed history gives tolerances.toml, number for number."""
+    ours = {
+        cell: msgspec.structs.replace(tolerance, approved=None)
+        for cell, tolerance in shipped().items()
+    }
+    assert refitted().tolerances() == ours
+    assert len(ours) == 42
+
+
+def test_controls_pass_on_locked_runs() -> None:
+    """No control row of the 12 locked runs exceeds a shipped tolerance."""
+    good = locked()[locked()["role"] == "control"]
+    judged = 0
+    for (op, dtype), rows in good.groupby(["op", "dtype"], observed=True):
+        flagged = bounds.exceeds(calibrate.judged_rows(rows), shipped()[str(op), str(dtype)])
+        assert not flagged.any(), (op, dtype)
+        judged += len(rows)
+    assert judged == 23_040
+
+
+def test_every_buggy_kernel_is_caught_in_every_locked_run() -> None:
+    """Ten buggy kernels, three dtypes, 12 runs: each is flagged in each of them."""
+    buggy = locked()[locked()["role"] == "buggy"]
+    groups = buggy.groupby(["op", "dtype", "kernel", "run_id"], observed=True)
+    assert len(groups) == 10 * 3 * 12
+    for (op, dtype, kernel, run), rows in groups:
+        flagged = bounds.exceeds(calibrate.judged_rows(rows), shipped()[str(op), str(dtype)])
+        assert flagged.any(), (kernel, dtype, run)
+
+
+def test_the_papers_rule_makes_every_locked_run_red() -> None:
+    """What this project is measured against: the same rows under p95 x 1.5."""
+    apart = calibrate.locked(locked(), refitted(), {})
+    assert apart.held_out.runs == apart.paper.runs == 12
+    assert apart.held_out.runs_with_false_alarms == 0
+    assert apart.paper.runs_with_false_alarms == 12
+    assert apart.missed == ()
+
+
+def test_held_out_figures_are_not_in_sample() -> None:
+    """Leaving a run out really leaves it out: a spike in one run makes just that run red."""
+    records = control_rows()
+    spike = make_record(run=records[0].run, seed=999_999, stats=make_stats(2.0**-8))
+    proposal = calibrate.calibrate(frame_of([*records, spike]))
+    (cell,) = proposal.cells
+    assert cell.held_out.runs == 8
+    assert cell.held_out.runs_with_false_alarms == 1
+    assert cell.held_out.false_alarms == 1
+    assert cell.tolerance is not None  # in sample it passes, of course
+    rows = calibrate.judged_rows(frame_of([spike]))
+    assert not bounds.exceeds(rows, cell.tolerance).any()
+
+
+# --- rules ----------------------------------------------------------------------------------
+
+
+def test_order_of_records_does_not_matter() -> None:
+    """The same set of records gives the same proposal, whatever its order."""
+    records = control_rows()
+    shuffled = [records[i] for i in np.random.default_rng(0).permutation(len(records))]
+    assert calibrate.calibrate(frame_of(records)) == calibrate.calibrate(frame_of(shuffled))
+
+
+def test_too_few_rows_are_uncalibrated() -> None:
+    """Below 720 rows there is no number, but how many rows are lacking."""
+    proposal = calibrate.calibrate(frame_of(control_rows(runs=7)))
+    (cell,) = proposal.cells
+    assert (cell.state, cell.tolerance, cell.needs_rows) == ("uncalibrated", None, 20)
+    assert cell.note == "needs 20 more rows of a control (has 700)"
+
+
+def test_a_second_control_with_few_rows_leaves_the_cell_uncalibrated() -> None:
+    """A cell speaks for all its controls, so each of them needs its rows."""
+    few = control_rows(runs=1, kernel="softmax")
+    (cell,) = calibrate.calibrate(frame_of(control_rows() + few)).cells
+    assert (cell.state, cell.needs_rows) == ("uncalibrated", 620)
+
+
+def test_the_cell_takes_the_wider_of_its_controls() -> None:
+    """Two controls, one with ten times the error: the tolerance lets both pass."""
+    wide = control_rows(kernel="softmax", residual=10 * 2.0**-22)
+    frame = frame_of(control_rows() + wide)
+    (cell,) = calibrate.calibrate(frame).cells
+    assert cell.tolerance is not None
+    assert not bounds.exceeds(calibrate.judged_rows(frame), cell.tolerance).any()
+    by_kernel = calibrate.calibrate(frame, by="kernel")
+    assert [c.kernel for c in by_kernel.cells] == ["softmax", "softmax_triton"]
+
+
+def test_pull_request_rows_raise_and_are_no_evidence() -> None:
+    """A pull request's rows can widen a proposal, never tighten it or count for it."""
+    trusted = control_rows()
+    alone = calibrate.calibrate(frame_of(trusted)).cells[0]
+    run = make_run(id="f" * 16, origin="pull_request")
+    quiet = [make_record(run=run, seed=s, stats=make_stats(0.0)) for s in range(5000, 7000)]
+    loud = make_record(run=run, seed=9000, stats=make_stats(2.0**-10))
+    with_quiet = calibrate.calibrate(frame_of(trusted + quiet)).cells[0]
+    with_loud = calibrate.calibrate(frame_of([*trusted, loud])).cells[0]
+    assert alone.tolerance is not None
+    assert with_quiet.tolerance is not None
+    assert with_quiet.tolerance.scaled_tol >= alone.tolerance.scaled_tol
+    assert with_quiet.tolerance.atol >= alone.tolerance.atol
+    assert with_quiet.rows == alone.rows == 800
+    assert with_loud.allowed_proposed is not None
+    assert alone.allowed_proposed is not None
+    assert with_loud.allowed_proposed > 100 * alone.allowed_proposed
+    few = calibrate.calibrate(frame_of(control_rows(runs=7) + quiet)).cells[0]
+    assert few.state == "uncalibrated"
+
+
+def test_another_device_with_few_rows_does_not_move_the_fit() -> None:
+    """Records of a second device stay apart until there are enough of them."""
+    trusted = control_rows()
+    environment = msgspec.structs.replace(
+        trusted[0].run.environment, device="cpu", device_class="cpu"
+    )
+    run = make_run(id="e" * 16, environment=environment)
+    other = make_record(run=run, stats=make_stats(2.0**-6))
+    alone = calibrate.calibrate(frame_of(trusted)).cells[0].tolerance
+    both = calibrate.calibrate(frame_of([*trusted, other])).cells[0].tolerance
+    assert alone is not None
+    assert both is not None
+    assert (alone.atol, alone.scaled_tol) == (both.atol, both.scaled_tol)
+
+
+def test_states_of_a_cell() -> None:
+    """new without approval, tighten from 1.25x, looser below it, unchanged between."""
+    frame = frame_of(control_rows())
+    (cell,) = calibrate.calibrate(frame).cells
+    assert cell.state == "new"
+    own = cell.tolerance
+    assert own is not None
+
+    def state(factor: float) -> str:
+        approved = msgspec.structs.replace(
+            own, atol=own.atol * factor, scaled_tol=own.scaled_tol * factor
+        )
+        key = (cell.op, cell.dtype)
+        (again,) = calibrate.calibrate(frame, approved={key: approved}).cells
+        return again.state
+
+    assert [state(f) for f in (1.0, 1.1, 2.0, 0.5)] == [
+        "unchanged", "unchanged", "tighten", "looser",
+    ]  # fmt: skip
+
+
+def test_evidence_names_only_devices_it_rests_on() -> None:
+    """A device whose rows were too few to fit is no evidence, or its drift would be hidden."""
+    trusted = control_rows()
+    environment = msgspec.structs.replace(
+        trusted[0].run.environment, device="a cpu", device_class="cpu"
+    )
+    run = make_run(id="e" * 16, environment=environment)
+    (cell,) = calibrate.calibrate(frame_of([*trusted, make_record(run=run)])).cells
+    assert cell.tolerance is not None
+    assert cell.tolerance.evidence is not None
+    assert cell.tolerance.evidence.devices == ("NVIDIA H200",)
+    assert cell.tolerance.evidence.rows == 800
+
+
+def test_imported_rows_need_the_papers_rule() -> None:
+    """Rows without envelopes leave the residual rule uncalibrated and say why."""
+    bare = msgspec.structs.replace(
+        make_stats(1e-6, max_abs=float(np.float32(1e-6))),
+        residual_max=None, envelope=None, envelope_abs=None, scaled_max=None,
+        scaled_max_abs=None, scale_quantiles=None, scale_abs_quantiles=None, bias=None,
+        bias_count=None, nonfinite_mismatch=None, ref_rms=None, ref_max=None,
+    )  # fmt: skip
+    frame = frame_of(control_rows(stats=bare))
+    (cell,) = calibrate.calibrate(frame).cells
+    assert cell.state == "uncalibrated"
+    assert cell.note == "imported rows have no envelopes; only `--rule paper` can use them"
+    (published,) = calibrate.calibrate(frame, rule="paper").cells
+    assert published.proposed_tol == pytest.approx(1.5e-6, rel=1e-6)
+
+
+def test_a_nonfinite_control_row_is_left_out_and_named() -> None:
+    """One overflow of a control neither breaks the fit nor passes silently."""
+    bad = make_stats(
+        nonfinite_mismatch=1, residual_max=np.inf, envelope=(np.inf,) * 12,
+        envelope_abs=(np.inf,) * 12, scaled_max=np.inf, scaled_max_abs=np.inf, max_abs=np.inf,
+    )  # fmt: skip
+    records = control_rows()
+    spoilt = [*records, make_record(run=records[0].run, seed=77_777, stats=bad)]
+    clean, dirty = (calibrate.calibrate(frame_of(r)) for r in (records, spoilt))
+    assert clean.cells[0].tolerance is not None
+    assert dirty.cells[0].tolerance is not None
+    assert clean.cells[0].tolerance.atol == dirty.cells[0].tolerance.atol
+    assert dirty.cells[0].held_out.false_alarms == 1
+    assert dirty.notes[0].startswith("1 control rows have non-finite values")
+
+
+def test_imported_rows_beside_own_ones_do_not_disturb_the_fit() -> None:
+    """Rows without envelopes are left out, whatever their number."""
+    bare = msgspec.structs.replace(
+        make_stats(), envelope=None, envelope_abs=None, scaled_max=None, scaled_max_abs=None,
+        residual_max=None, scale_quantiles=None, scale_abs_quantiles=None, bias=None,
+        bias_count=None, nonfinite_mismatch=None, ref_rms=None, ref_max=None,
+    )  # fmt: skip
+    own = control_rows()
+    run = make_run(id="9" * 16, origin="import")
+    imported = [make_record(run=run, seed=s, stats=bare) for s in range(20_000, 21_000)]
+    alone = calibrate.calibrate(frame_of(own)).cells[0].tolerance
+    both = calibrate.calibrate(frame_of(own + imported)).cells[0].tolerance
+    assert alone is not None
+    assert both is not None
+    assert (alone.atol, alone.scaled_tol) == (both.atol, both.scaled_tol)
+
+
+def test_a_history_without_controls_is_the_users_to_mend() -> None:
+    """Empty, or buggy rows only: one line that says what to do."""
+    buggy = make_record(kernel="b", role="buggy", corrupts="softmax_triton")
+    for records in ([], [buggy]):
+        with pytest.raises(TolcalError, match="no record of a control that ran; measure some"):
+            calibrate.calibrate(frame_of(records))

@@ -1,0 +1,35 @@
+"""Every Triton kernel compiles for every GPU family, on a machine that has none."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from tests_support import CORPUS, ROOT
+
+from tolcal import corpus
+
+
+@pytest.mark.parametrize("target", ["cuda:80", "cuda:90", "cuda:100", "cuda:120", "hip:gfx942"])
+def test_every_kernel_compiles(target: str) -> None:
+    """22 Triton kernels in three dtypes give a binary that fits the target's shared memory."""
+    pytest.importorskip("triton")
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(ROOT / "tests" / "compile_corpus.py"), target],
+        capture_output=True,
+        text=True,
+        env=environment | {"PYTHONPATH": str(ROOT)},
+    )
+    expected = [
+        f"ok {kernel.name} {dtype}"
+        for op in corpus.load(CORPUS)
+        for kernel in op.kernels
+        if kernel.uses_triton
+        for dtype in op.dtypes
+    ]
+    assert len(expected) == 66
+    assert done.stdout.splitlines() == expected, done.stderr[-2000:]
+    assert done.returncode == 0
