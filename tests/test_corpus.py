@@ -277,23 +277,7 @@ BROKEN: dict[str, tuple[dict[str, str | bytes | None], str]] = {
 }  # fmt: skip
 
 
-KEYS_LOST = "msgspec writes [...] for a table's key, so tomlfile.convert names another line"
-NOT_YET = {
-    "unknown key in a table": KEYS_LOST,
-    "wrong type": KEYS_LOST,
-    "dims of no kernel": "tomlfile.line_of skips a header that is longer than the wanted key",
-}
-
-
-@pytest.mark.parametrize(
-    "what",
-    [
-        pytest.param(w, marks=pytest.mark.xfail(strict=True, reason=NOT_YET[w]))
-        if w in NOT_YET
-        else w
-        for w in BROKEN
-    ],
-)
+@pytest.mark.parametrize("what", BROKEN)
 def test_broken_contract(tmp_path: Path, what: str) -> None:
     """A broken contract is one line with file, line, what is wrong and the remedy."""
     files, expected = BROKEN[what]

@@ -51,13 +51,16 @@ from tolcal.model import (
 float32 = st.floats(width=32)  # NaN, infinities, subnormals and both zeros among them
 count = st.integers(0, 2**62)
 words = st.text(st.characters(codec="utf-8"), max_size=20)
+#: What a run may say of its environment: printable, in any script.
+printable = st.text(st.characters(codec="utf-8", exclude_categories=("C", "Z")), max_size=20)
 name = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True)
 hex16 = st.from_regex(r"[0-9a-f]{16}", fullmatch=True)
 points = st.tuples(*[float32] * len(ENVELOPE_GRID))
 environments = st.builds(
     Environment,
-    device=words, device_class=name, vendor=name, driver=words, runtime=words, torch=words,
-    triton=words, switches=st.lists(words, max_size=3, unique=True).map(lambda s: tuple(sorted(s))),
+    device=printable, device_class=name, vendor=name, driver=printable, runtime=printable,
+    torch=printable, triton=printable,
+    switches=st.lists(printable, max_size=3, unique=True).map(lambda s: tuple(sorted(s))),
 )  # fmt: skip
 stats_published = st.builds(
     ErrorStats,
@@ -83,7 +86,7 @@ cases = st.builds(
     Case,
     op=name, dtype=st.sampled_from(sorted(DTYPES)),
     dims=st.dictionaries(
-        st.from_regex(r"[A-Za-z][A-Za-z0-9_]{0,3}", fullmatch=True), st.integers(1, 2**40),
+        st.from_regex(r"[A-Za-z][A-Za-z0-9_]{0,3}", fullmatch=True), st.integers(1, 2**40 - 1),
         max_size=4,
     ).map(lambda d: tuple(d.items())),
     profile=name, layout=name, seed=st.integers(0, 2**63 - 1),
@@ -98,9 +101,11 @@ def runs_of_records(draw: st.DrawFn) -> list[Record]:
         run = draw(
             st.builds(
                 Run,
-                id=st.just(run_id), seed=st.integers(0, 2**63 - 1), started=words, session=words,
+                id=st.just(run_id),
+                seed=st.integers(0, 2**63 - 1), started=printable,
+                session=st.just("") | hex16,
                 origin=st.sampled_from(["local", "ingest", "pull_request", "import"]),
-                commit=words, dirty=st.booleans(), tolcal=words, device_uuid=words,
+                commit=st.just("") | hex16, dirty=st.booleans(), tolcal=printable, device_uuid=printable,
                 environment=environments,
             )
         )  # fmt: skip
@@ -111,9 +116,11 @@ def runs_of_records(draw: st.DrawFn) -> list[Record]:
             status=st.sampled_from(["ok", "crashed", "timeout", "skipped"]), reason=words,
             input_hash=st.just("") | hex16, kernel_hash=st.just("") | hex16,
             reference_hash=st.just("") | hex16, op_hash=st.just("") | hex16,
-            roundoff=st.floats(0.0, 1.0, width=32),
+            roundoff=st.sampled_from([2.0**-53, 2.0**-24, 2.0**-11, 2.0**-8]),
             stats=st.none() | stats_published | stats_full,
             same_as_control=st.none() | st.booleans(),
+        ).map(
+            lambda r: msgspec.structs.replace(r, status="crashed" if r.stats is None else "ok")
         )  # fmt: skip
         unique = st.lists(
             record, min_size=1, max_size=3, unique_by=lambda r: (r.kernel, r.case.id, r.case_set)
@@ -409,10 +416,7 @@ def test_cut_records_file(tmp_path: Path, share: float) -> None:
 
 @pytest.mark.parametrize(
     "members",
-    [
-        pytest.param(n, marks=pytest.mark.xfail(strict=True, reason="a cut between members passes"))
-        for n in (0, 1)
-    ],
+    [0, 1],
 )
 def test_records_file_cut_between_members(tmp_path: Path, members: int) -> None:
     """A records file cut exactly between two gzip members is refused like any other cut."""
@@ -517,7 +521,6 @@ TRICKS: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("what", TRICKS)
-@pytest.mark.xfail(strict=True, reason="jsonlines.read does not check ranges, names and nesting")
 def test_untrusted_line(tmp_path: Path, what: str) -> None:
     """A line that no honest run writes is refused with file and line, never a bug's traceback."""
     path = tmp_path / "r.jsonl"
@@ -555,7 +558,6 @@ def test_verify_finds_what_cannot_be(tmp_path: Path, record: Record, problem: st
     assert str(caught.value) == f"{tmp_path}: {problem} (1 such records); restore it"
 
 
-@pytest.mark.xfail(strict=True, reason="ls sorts dates as categories: by first appearance")
 def test_ls_has_a_row_for_each_run(tmp_path: Path) -> None:
     """ls counts each run's records, kernels and failures, the oldest run first."""
     late = make_run(id="1" * 16, started="2026-12-01T00:00:00+00:00", origin="ingest")

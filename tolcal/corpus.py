@@ -7,17 +7,14 @@ and ``buggy/<name>.py``. Adding a kernel is adding a file.
 import ast
 import difflib
 import hashlib
-import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 
 from tolcal import tomlfile
-from tolcal.model import DTYPES, InputSpec, Kernel, Op, Role, TolcalError
+from tolcal.model import DIM, DTYPES, NAME, InputSpec, Kernel, Op, Role, TolcalError
 
-#: Names reach Markdown, file names and command lines, so they are allow-listed where they enter.
-NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _Bad = Callable[[tuple[str, ...], str], TolcalError]
 
 
@@ -180,7 +177,7 @@ def _check_dims(dims: Mapping[str, list[int]], keys: tuple[str, ...], bad: _Bad)
     if not dims:
         raise bad(keys, "no dims; give each symbolic dim its candidate sizes")
     for name, sizes in dims.items():
-        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,15}", name):
+        if not DIM.fullmatch(name):
             raise bad((*keys, name), "a dim's name is a short identifier")
         if not sizes or any(not 1 <= size < 2**40 for size in sizes):
             raise bad((*keys, name), f"sizes {sizes}: give positive sizes below 2^40")

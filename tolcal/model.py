@@ -6,6 +6,7 @@ representable in float32, because that is what the history stores (see ``history
 
 import hashlib
 import math
+import re
 from collections.abc import Mapping
 from typing import Literal
 
@@ -21,8 +22,27 @@ STATUSES: tuple[Status, ...] = ("ok", "crashed", "timeout", "skipped")
 ENVELOPE_GRID: tuple[float, ...] = (0.0, *(2.0**k for k in range(-1, 10)))
 
 
+#: Names reach Markdown, file names and command lines, so they are allow-listed where they enter.
+NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
+DIM = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,15}")
+
+
+def one_line(text: str, limit: int) -> str:
+    """Foreign text (an exception, a worker's output) as one printable line for a terminal or log.
+
+    A GitHub runner takes ``::`` at the start of a line and ``##[`` anywhere for its commands.
+    """
+    words = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    inert = words.replace("##[", "##(").lstrip(":")
+    return inert if len(inert) <= limit else inert[: limit - 1] + "…"
+
+
 class TolcalError(Exception):
     """Something the user can mend: shown as one line, exit status 2, never a traceback."""
+
+    def __init__(self, message: str) -> None:
+        # Messages quote files of others, whose keys and names may hold anything.
+        super().__init__(one_line(message, 2000))
 
 
 class DType(msgspec.Struct, frozen=True):
@@ -121,7 +141,7 @@ class Op(msgspec.Struct, frozen=True):
 # --- cases and records ----------------------------------------------------------------------
 
 
-class Case(msgspec.Struct, frozen=True):
+class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a kernel is run on. The same case gives the same input bytes on every machine."""
 
     op: str
@@ -143,7 +163,7 @@ class Case(msgspec.Struct, frozen=True):
         return " ".join(f"{name}={size}" for name, size in self.dims)
 
 
-class Environment(msgspec.Struct, frozen=True):
+class Environment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything that changes numbers without changing source."""
 
     device: str  # "NVIDIA H200"
@@ -172,7 +192,7 @@ class Environment(msgspec.Struct, frozen=True):
         )
 
 
-class Run(msgspec.Struct, frozen=True):
+class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One fresh seed set in one process: what its records share. The header of a records file."""
 
     id: str
@@ -187,7 +207,7 @@ class Run(msgspec.Struct, frozen=True):
     environment: Environment
 
 
-class ErrorStats(msgspec.Struct, frozen=True, kw_only=True):
+class ErrorStats(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What one kernel did on one case; ``stats.error_stats`` is the definition of each field.
 
     The first eleven are the published record (arXiv 2607.16228), against the reference rounded

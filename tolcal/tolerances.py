@@ -86,23 +86,52 @@ def write(path: Path, cells: Mapping[Cell, Tolerance]) -> None:
     """
     if path.exists():
         read(path)  # never edit what could not be read
-        document = tomlkit.parse(path.read_text("utf-8"))
+        document = tomlkit.parse(path.read_bytes().decode("utf-8"))
     else:
         document = tomlkit.parse(f"{HEADER}schema = {SCHEMA}\n")
     for (op, dtype), tolerance in sorted(cells.items(), key=lambda item: _order(item[0])):
         if op not in document:
             document.add(tomlkit.nl())
             document.append(op, tomlkit.table(is_super_table=True))
-        parent = document[op]
-        assert isinstance(parent, tomlkit.items.Table)
-        table = _table(tolerance)
+        parent: Any = document[op]  # a proxy if the op's cells stand apart in the file
         if dtype in parent:
-            parent[dtype] = table
+            _replace(parent[dtype], _table(tolerance))
         else:
-            parent.append(dtype, table)
+            parent[dtype] = _table(tolerance)
     temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(tomlkit.dumps(document), "utf-8")
+    temporary.write_bytes(tomlkit.dumps(document).encode("utf-8"))
     temporary.replace(path)
+
+
+def _replace(old: Any, new: Any) -> None:
+    """Makes the table ``old`` hold what ``new`` does, in place.
+
+    Comments and blank lines before the next header belong to the next cell, but tomlkit keeps
+    them at the end of the table above: they are taken off first and put back last.
+    """
+    body, trail = _last_body(old), list[Any]()
+    while body and body[-1][0] is None:
+        trail.insert(0, body.pop())
+    _update(old, new)
+    _last_body(old).extend(trail)
+
+
+def _last_body(table: Any) -> list[Any]:
+    body: list[Any] = table.value.body
+    for key, item in reversed(body):
+        if key is not None:
+            return _last_body(item) if isinstance(item, tomlkit.items.Table) else body
+    return body
+
+
+def _update(old: Any, new: Any) -> None:
+    for key in [key for key in old if key not in new]:
+        del old[key]
+    for key, value in new.items():
+        if key in old and isinstance(value, tomlkit.items.Table):
+            _update(old[key], value)
+        else:
+            old[key] = value
 
 
 def _order(cell: Cell) -> tuple[str, int]:

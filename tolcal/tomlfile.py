@@ -45,12 +45,43 @@ def convert(data: Any, into: type[T], path: Path, text: str, at: tuple[str, ...]
         return msgspec.convert(data, into)
     except msgspec.ValidationError as error:
         reason, _, where = str(error).partition(" - at `")
-        keys = tuple(re.findall(r"[A-Za-z_][\w-]*", where))
+        keys = _failing_keys(data, into, str(error), where)
         unknown = re.search(r"unknown field `([^`]*)`", reason)
         if unknown:
             keys = (*keys, unknown.group(1))
         name = ".".join((*at, *keys)) or "the file"
         raise TolcalError(f"{path}:{line_of(text, (*at, *keys))}: {name}: {reason}") from None
+
+
+def _failing_keys(data: Any, into: Any, message: str, where: str) -> tuple[str, ...]:
+    """The keys of msgspec's path ``$.a[...].b``: it leaves out which entry of a table failed."""
+    keys: tuple[str, ...] = ()
+    here = data
+    for name in re.findall(r"\.([A-Za-z_][\w-]*)|\[(?:\.\.\.|\d+)\]", where):
+        if not name and not isinstance(here, dict):
+            break  # an element of an array: its line is the array's
+        keys = (*keys, name or _failing_entry(data, into, message, keys, here))
+        here = here.get(keys[-1])
+    return keys
+
+
+def _failing_entry(
+    data: Any, into: Any, message: str, keys: tuple[str, ...], table: dict[str, Any]
+) -> str:
+    """The entry of ``table`` (at ``keys``) that alone gives the same message."""
+
+    def only(content: dict[str, Any], path: tuple[str, ...], entry: str) -> dict[str, Any]:
+        if not path:
+            return {entry: content[entry]}
+        return content | {path[0]: only(content[path[0]], path[1:], entry)}
+
+    for entry in table:
+        try:
+            msgspec.convert(only(data, keys, entry), into)
+        except msgspec.ValidationError as error:
+            if str(error) == message:
+                return entry
+    return next(iter(table), "")
 
 
 def line_of(text: str, keys: tuple[str, ...]) -> int:
@@ -75,6 +106,6 @@ def line_of(text: str, keys: tuple[str, ...]) -> int:
             if got != want:
                 break
             common += 1
-        if common == len(here) and common > depth:
+        if common in (len(here), len(wanted)) and common > depth:
             best, depth = number, common
     return best

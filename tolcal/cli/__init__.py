@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import math
 import os
 import sys
 import traceback
@@ -79,7 +80,8 @@ def build_parser() -> argparse.ArgumentParser:
         description="Measures the error that correct GPU kernels really make, and calibrates "
         "a tolerance for each (op, dtype) from it.",
         epilog="Start with `tolcal new my_op`, `tolcal run --repeat 18` and `tolcal calibrate "
-        "--history out/records.jsonl.gz`. Options default to [tool.tolcal] in pyproject.toml.",
+        "--history out/records.jsonl.gz`. Options default to [tool.tolcal] in pyproject.toml. "
+        "Example: tolcal ci --device cpu",
     )
     parser.add_argument("--version", action="version", version=f"tolcal {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -255,22 +257,24 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tolerances", metavar="F", help="the approved tolerances")
 
 
-def _count(text: str) -> int:
-    value = int(text)
-    if not 0 <= value < 2**62:
-        raise argparse.ArgumentTypeError(f"{text}: a number from 0 to 2^62 is needed")
+def _number(text: str, convert: type[int] | type[float], low: float, high: float) -> float:
+    try:
+        value = convert(text)
+    except ValueError:
+        value = math.nan
+    if not low <= value <= high:
+        whole = "whole " if convert is int else ""
+        raise argparse.ArgumentTypeError(f"{text}: a {whole}number from {low:g} to {high:g}")
     return value
+
+
+def _count(text: str) -> int:
+    return int(_number(text, int, 0, 2**62))
 
 
 def _positive(text: str) -> int:
-    value = int(text)
-    if not 0 < value <= 100_000:
-        raise argparse.ArgumentTypeError(f"{text}: a number from 1 to 100000 is needed")
-    return value
+    return int(_number(text, int, 1, 100_000))
 
 
 def _factor(text: str) -> float:
-    value = float(text)
-    if not 0 < value < 1e9:
-        raise argparse.ArgumentTypeError(f"{text}: a positive number is needed")
-    return value
+    return _number(text, float, 1e-9, 1e9)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
 from tolcal import tomlfile
+from tolcal.model import TolcalError
 
 
 class Cases(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Cases a kernel and dtype, in each run."""
 
-    gate: int = 12
-    explore: int = 24
+    gate: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 12
+    explore: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 24
 
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -22,7 +24,7 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tolerances: str = "tolerances.toml"
     history: tuple[str, ...] | str = "out/history"
     device: str = "auto"
-    timeout: float = 120.0
+    timeout: Annotated[float, msgspec.Meta(gt=0, le=1e9)] = 120.0
     profile: str = "default"
     cases: Cases = Cases()
 
@@ -71,7 +73,11 @@ def _find(start: Path) -> tuple[Path, _Table]:
         if not path.is_file():
             continue
         data, text = tomlfile.read(path)
-        table = data.get("tool", {}).get("tolcal")
+        tool = data.get("tool", {})
+        if not isinstance(tool, dict):
+            line, kind = tomlfile.line_of(text, ("tool",)), type(tool).__name__
+            raise TolcalError(f"{path}:{line}: tool: Expected `object`, got `{kind}`")
+        table = tool.get("tolcal")
         if table is not None:
             return folder, tomlfile.convert(table, _Table, path, text, ("tool", "tolcal"))
     return start, _Table()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tolcal import corpus
 from tolcal.cli import config
-from tolcal.model import TolcalError
+from tolcal.model import NAME, TolcalError
 
 
 def ls(args: argparse.Namespace) -> int:
@@ -112,8 +112,8 @@ def run(x: torch.Tensor) -> torch.Tensor:
 def new(args: argparse.Namespace) -> int:
     """``tolcal new``."""
     op = args.op
-    if not corpus.NAME.fullmatch(op):
-        raise TolcalError(f"{op!r} is no op name: it must match {corpus.NAME.pattern}")
+    if not NAME.fullmatch(op):
+        raise TolcalError(f"{op!r} is no op name: it must match {NAME.pattern}")
     root = config.load(args).corpus
     folder = root / op
     if folder.exists():

@@ -12,7 +12,7 @@ import msgspec
 from tolcal import corpus, history, measure, tolerances
 from tolcal.cli import config
 from tolcal.history import columns, jsonlines
-from tolcal.model import Cell, ErrorStats, Op, Record, Run, TolcalError, Tolerance
+from tolcal.model import Cell, ErrorStats, Op, Record, Run, TolcalError, Tolerance, one_line
 from tolcal.report import terminal
 
 
@@ -68,7 +68,10 @@ def _measure_into(path: Path, request: measure.Request, settings: config.Config)
                     records.append(value)
     except BaseException:
         if records:
-            _say(f"stopped early: the first {len(records)} records are in {partial}")
+            _say(
+                f"stopped early: the first {len(records)} records are in {partial}; a cut file is "
+                "no history, so measure again"
+            )
         else:
             partial.unlink(missing_ok=True)
         raise
@@ -77,7 +80,7 @@ def _measure_into(path: Path, request: measure.Request, settings: config.Config)
 
 
 def _say(line: str) -> None:
-    print(line, file=sys.stderr)
+    print(one_line(line, 2000), file=sys.stderr)
 
 
 def _count_statuses(records: list[Record]) -> str:
@@ -215,7 +218,8 @@ def _recorded(
 
 def _show_replayed(new: Record, recorded: list[Record]) -> bool:
     """Prints new against recorded; False if they differ where they must not."""
-    print(f"\n{new.id} ({new.role}): {new.status}{': ' + new.reason if new.reason else ''}")
+    reason = f": {one_line(new.reason, 400)}" if new.reason else ""
+    print(f"\n{new.id} ({new.role}): {new.status}{reason}")
     if new.stats is not None:
         print(f"  residual {new.stats.residual_max:.6g}, max_abs {new.stats.max_abs:.6g}, "
               f"max_ulp {new.stats.max_ulp}, input hash {new.input_hash}")  # fmt: skip
@@ -239,7 +243,7 @@ def _show_replayed(new: Record, recorded: list[Record]) -> bool:
         if field != "num_exceeding" and _field(old, field) != _field(new, field)
     ]
     if old.status != new.status:
-        print(f"  recorded status: {old.status} {old.reason}")
+        print(f"  recorded status: {old.status} {one_line(old.reason, 400)}")
     if not differing and old.status == new.status:
         print(f"  identical to the record of run {old.run.id}")
         return True
@@ -248,6 +252,6 @@ def _show_replayed(new: Record, recorded: list[Record]) -> bool:
     return not here
 
 
-def _field(record: Record, name: str) -> object:
+def _field(record: Record, name: str) -> str:
     value = None if record.stats is None else getattr(record.stats, name)
-    return msgspec.json.encode(value)
+    return msgspec.json.encode(value).decode()

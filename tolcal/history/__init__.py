@@ -205,6 +205,7 @@ def baseline(frame: pd.DataFrame) -> Baseline:
 def ls(paths: Sequence[Path]) -> pd.DataFrame:
     """One row a run: id, started, device, origin, rows, kernels, failed."""
     frame = read(paths)
+    frame["started"] = frame["started"].astype(str)  # categories sort by first appearance
     frame["failed"] = frame["status"].isin(["crashed", "timeout"])
     grouped = frame.groupby("run_id", observed=True, sort=False)
     table = grouped.agg(

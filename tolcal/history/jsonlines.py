@@ -1,14 +1,17 @@
 """Records as JSON lines in gzip: the only form that crosses from an untrusted job.
 
-A line is ``{"run": ...}``, then ``{"record": ...}`` lines that belong to it. Strict: unknown
-keys, wrong types and over-long input are refused with file and line. Not-a-number and
-infinities are the strings "nan", "inf", "-inf", in statistics alone.
+A line is ``{"run": ...}``, then ``{"record": ...}`` lines that belong to it; the last line is
+``{"end": number of records}``, without which a file is cut. Strict: unknown keys, wrong types,
+impossible values, names off the allow-list and over-long input are refused with file and line.
+Not-a-number and infinities are the strings "nan", "inf", "-inf", in statistics alone.
 """
 
 from __future__ import annotations
 
 import gzip
 import math
+import re
+import struct
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +21,10 @@ from typing import IO, Any, cast
 import msgspec
 
 from tolcal.model import (
+    DIM,
+    DTYPES,
     ENVELOPE_GRID,
+    NAME,
     Case,
     CaseSet,
     ErrorStats,
@@ -34,6 +40,7 @@ MEMBER = 256
 MAX_LINE = 64 * 1024
 MAX_LINES = 20_000_000
 
+_HEX = re.compile("[0-9a-f]{1,64}")
 _NONFINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -59,6 +66,7 @@ class _Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     run: Run | None = None
     record: _Body | None = None
+    end: int | None = None
 
 
 class Writer:
@@ -69,10 +77,12 @@ class Writer:
         self.path = path
         self.file: IO[bytes] = path.open("wb")
         self.pending: list[bytes] = []
+        self.records = 0
 
     def write(self, value: Run | Record) -> None:
         """A run before its records."""
         self.pending.append(encode(value))
+        self.records += isinstance(value, Record)
         if len(self.pending) >= MEMBER:
             self.flush()
 
@@ -92,6 +102,8 @@ class Writer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if kind is None:
+            self.pending.append(msgspec.json.encode({"end": self.records}) + b"\n")
         self.flush()
         self.file.close()
 
@@ -124,16 +136,25 @@ def _number(value: Any) -> Any:
 def read(path: Path) -> Iterator[Record]:
     """Records of a file, each with its run. TolcalError names file and line."""
     run: Run | None = None
+    records = number = 0
+    end: int | None = None
     for number, line in _lines(path):
         parsed = _parse(path, number, line)
-        if parsed.run is not None:
-            run = parsed.run
+        if end is not None:
+            raise TolcalError(f"{path}:{number}: a line after the end; measure again")
+        run = parsed.run or run
+        end = parsed.end
         if parsed.record is not None:
             if run is None:
                 raise TolcalError(f"{path}:{number}: a record before any run; measure again")
+            records += 1
             body = parsed.record
             fields = {name: getattr(body, name) for name in body.__struct_fields__}
             yield Record(run=run, **fields)
+    if end != records:
+        raise TolcalError(
+            f"{path}: cut or damaged after line {number}; nothing of it was used, measure again"
+        )
 
 
 def _parse(path: Path, number: int, line: bytes) -> _Line:
@@ -143,11 +164,13 @@ def _parse(path: Path, number: int, line: bytes) -> _Line:
         if isinstance(record, dict) and isinstance(record.get("stats"), dict):
             record["stats"] = {name: _number(v) for name, v in record["stats"].items()}
         parsed = msgspec.convert(raw, _Line)
-        if (parsed.run is None) == (parsed.record is None):
+        if sum(part is not None for part in (parsed.run, parsed.record, parsed.end)) != 1:
             raise msgspec.ValidationError("expected either `run` or `record`")
-        if parsed.record is not None and parsed.record.stats is not None:
-            _check_lengths(parsed.record.stats)
-    except msgspec.DecodeError as error:
+        if parsed.run is not None:
+            _check_run(parsed.run)
+        if parsed.record is not None:
+            _check_body(parsed.record)
+    except (msgspec.DecodeError, RecursionError) as error:
         # ValidationError is a DecodeError
         raise TolcalError(
             f"{path}:{number}: not a line of a tolcal records file: {error}; nothing of the file "
@@ -156,13 +179,64 @@ def _parse(path: Path, number: int, line: bytes) -> _Line:
     return parsed
 
 
-def _check_lengths(stats: ErrorStats) -> None:
+def _require(sound: bool, what: str) -> None:
+    if not sound:
+        raise msgspec.ValidationError(what)
+
+
+def _check_run(run: Run) -> None:
+    _require(bool(_HEX.fullmatch(run.id)), "the run's id is no hex")
+    session = bool(_HEX.fullmatch(run.session))
+    _require(not run.session or session, "the run's session is no hex")
+    _require(not run.commit or bool(_HEX.fullmatch(run.commit)), "the run's commit is no hex")
+    _require(0 <= run.seed < 2**63, "the run's seed is not in 0 to 2^63 - 1")
+    texts = (run.started, run.tolcal, run.device_uuid, *msgspec.structs.astuple(run.environment))
+    for text in texts:
+        for part in text if isinstance(text, tuple) else (text,):
+            _require(len(part) <= 200 and (part.isprintable()), "a text of the run is too odd")
+
+
+def _check_body(body: _Body) -> None:
+    case, stats = body.case, body.stats
+    names = (body.kernel, case.op, case.profile, case.layout, body.corrupts or "none")
+    for name in names:
+        _require(bool(NAME.fullmatch(name)), f"a name is not of the form {NAME.pattern}")
+    _require(case.dtype in DTYPES, f"a dtype is none of {', '.join(DTYPES)}")
+    _require(0 <= case.seed < 2**63, "a seed is not in 0 to 2^63 - 1")
+    for dim, size in case.dims:
+        _require(bool(DIM.fullmatch(dim)), f"a dim is not of the form {DIM.pattern}")
+        _require(1 <= size < 2**40, "a size is not in 1 to 2^40 - 1")
+    for value in (body.input_hash, body.kernel_hash, body.reference_hash, body.op_hash):
+        _require(not value or bool(_HEX.fullmatch(value)), "a hash is no hex")
+    _require(len(body.reason) <= 1000, "a reason is longer than 1000 characters")
+    _require(math.frexp(body.roundoff)[0] == 0.5, "roundoff is no power of two")
+    _require((body.status == "ok") == (stats is not None), "statistics belong to status ok")
+    if stats is not None:
+        _check_stats(stats)
+
+
+def _check_stats(stats: ErrorStats) -> None:
     for name in ("envelope", "envelope_abs"):
         points = cast("tuple[float, ...] | None", getattr(stats, name))
         if points is not None and len(points) != len(ENVELOPE_GRID):
             raise msgspec.ValidationError(
                 f"{name} has {len(points)} points, {len(ENVELOPE_GRID)} expected"
             )
+    for name in stats.__struct_fields__:
+        value = getattr(stats, name)
+        for part in value if isinstance(value, tuple) else (value,):
+            if isinstance(part, float):
+                _require(_is_float32(part), f"{name} is no float32 number")
+            elif part is not None:
+                limit = 2**64 if name == "max_ulp" else 2**63
+                _require(0 <= part < limit, f"{name} is not in 0 to {limit - 1}")
+
+
+def _is_float32(value: float) -> bool:
+    try:
+        return math.isnan(value) or struct.unpack("f", struct.pack("f", value))[0] == value
+    except OverflowError:
+        return False
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from tolcal.model import Environment, TolcalError
 
 def select_device(wanted: str) -> torch.device:
     """``auto`` is a GPU if there is one. TolcalError if ``cuda`` is asked for in vain."""
+    if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", wanted):
+        raise TolcalError(f"--device {wanted}: give auto, cpu, cuda or cuda:N")
     available = torch.cuda.is_available()
     if wanted.startswith("cuda") and not available:
         raise TolcalError(
@@ -23,6 +26,8 @@ def select_device(wanted: str) -> torch.device:
         )
     name = ("cuda" if available else "cpu") if wanted == "auto" else wanted
     device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise TolcalError(f"--device {wanted}: there are {torch.cuda.device_count()} GPUs here")
     return torch.device("cuda", 0) if device.type == "cuda" and device.index is None else device
 
 

@@ -17,7 +17,7 @@ import msgspec
 
 from tolcal.measure import wire
 from tolcal.measure.units import Planned, Request
-from tolcal.model import Status, TolcalError
+from tolcal.model import Status, TolcalError, one_line
 
 #: After this many lost workers a kernel's remaining cases of the unit are not tried.
 LOSSES_PER_KERNEL = 3
@@ -56,7 +56,7 @@ class Worker:
         self.log.seek(max(0, self.log.tell() - TAIL_BYTES))
         lines = self.log.read().decode("utf-8", "replace").split("\n")
         last = next((line for line in reversed(lines) if line.strip()), "")
-        return "".join(c if c.isprintable() else "?" for c in last.strip())[:160]
+        return one_line(last, 160)
 
     def end(self, kill: bool = True) -> str:
         """How it ended; a worker that has not ended by itself is killed."""
@@ -205,7 +205,7 @@ class Pool:
         self._spawn()
 
     def _blame(self, index: int, started: wire.Started, status: Status, reason: str) -> None:
-        text = " ".join(reason.split())[:240]
+        text = one_line(reason, 240)
 
         def note(case: int, why: str) -> None:
             self._note(index, wire.Measured(case, started.kernel, status, why, "", None, None))

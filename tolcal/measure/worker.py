@@ -36,7 +36,7 @@ from tolcal.measure.wire import (
     decode_unit,
     encode,
 )
-from tolcal.model import DTYPES, Case, Kernel, Op, Status, TolcalError
+from tolcal.model import DTYPES, Case, Kernel, Op, Status, TolcalError, one_line
 
 #: Interpreted Triton does not round these (toolchain: casts truncate, arithmetic is on bits).
 INTERPRETER_LACKS = frozenset({"bfloat16", "float8_e4m3fn", "float8_e5m2"})
@@ -94,9 +94,7 @@ def describe_error(error: BaseException) -> str:
         text = f"SystemExit: {error.code}"
     else:
         text = f"{type(error).__name__}: {error}"
-    line = " ".join(text.split())
-    printable = "".join(c if c.isprintable() else "?" for c in line)
-    return printable if len(printable) <= REASON_LIMIT else printable[: REASON_LIMIT - 1] + "…"
+    return one_line(text, REASON_LIMIT)
 
 
 class CaseContext:
