@@ -267,7 +267,6 @@ def test_an_infinite_envelope_is_worse_than_any_number() -> None:
     assert (finding.kind, finding.observed, finding.over) == ("regression", None, None)
 
 
-@pytest.mark.xfail(strict=True, reason="bounds.utilisation divides by atol = 0 when c = 0")
 def test_a_tolerance_of_nothing_still_judges() -> None:
     """atol = scaled_tol = 0 (a bit-exact kernel) flags any residual without a warning."""
     exact = {CELL: Tolerance(0.0, 0.0, AllClose(0.0, 0.0))}
@@ -362,7 +361,6 @@ def test_without_any_tolerance_a_buggy_kernel_is_not_judged() -> None:
     assert compare([buggy()], {}, proposal(), UNSEEN).findings == ()
 
 
-@pytest.mark.xfail(strict=True, reason="`caught` with 0 cases: `flagged = then` holds nothing")
 def test_what_only_the_hand_picked_tolerance_catches_is_not_called_caught() -> None:
     """Nothing approved and a proposal that misses: a `caught` finding has at least one case."""
     wide = proposal({CELL: tolerance(atol=1.0)})
@@ -370,7 +368,6 @@ def test_what_only_the_hand_picked_tolerance_catches_is_not_called_caught() -> N
     assert finding.kind == "escaped" or finding.exceeding > 0
 
 
-@pytest.mark.xfail(strict=True, reason="None (control did not run) counts as `differs`")
 def test_an_unknown_comparison_with_the_control_is_no_escape() -> None:
     """A control that crashed leaves same_as_control None: that shows no fault to catch."""
     before = proposal(buggy=recall_before(4))
@@ -508,7 +505,6 @@ def test_findings_do_not_depend_on_the_order_of_records(order: list[int]) -> Non
     assert shuffled.statuses == expected.statuses
 
 
-@pytest.mark.xfail(strict=True, reason="ties and crashes take the first record that came")
 def test_ties_do_not_depend_on_the_order_of_records() -> None:
     """Equally bad cases and several crashes name the same record whatever came first."""
     ties = [control(seed=1), control(seed=2)]

@@ -105,7 +105,8 @@ def runs_of_records(draw: st.DrawFn) -> list[Record]:
                 seed=st.integers(0, 2**63 - 1), started=printable,
                 session=st.just("") | hex16,
                 origin=st.sampled_from(["local", "ingest", "pull_request", "import"]),
-                commit=st.just("") | hex16, dirty=st.booleans(), tolcal=printable, device_uuid=printable,
+                commit=st.just("") | hex16, dirty=st.booleans(), tolcal=printable,
+                device_uuid=printable,
                 environment=environments,
             )
         )  # fmt: skip

@@ -67,7 +67,8 @@ def utilisation(envelope: Floats, z: Floats, atol: float, c: float) -> Floats:
     Along this ray both parts of the bound grow together, which is what a margin does to them.
     """
     if c == 0.0:
-        return envelope[:, 0] / atol
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(envelope[:, 0] > 0, envelope[:, 0] / atol, 0.0)
     xs, ys = knots(envelope, z)
     t = xs / c
     with np.errstate(invalid="ignore", over="ignore"):

@@ -53,7 +53,8 @@ def compare(
     proposed = proposal.tolerances()
     before = {(b.kernel, b.dtype): b.approved for b in proposal.buggy}
     groups: dict[tuple[str, str], list[Record]] = {}
-    for record in records:
+    # In an order of their own: ties must not depend on how the records came.
+    for record in sorted(records, key=lambda r: (r.case_set != "gate", r.id, r.run.id)):
         groups.setdefault((record.kernel, record.case.dtype), []).append(record)
     findings: list[Finding] = []
     for (kernel, dtype), group in groups.items():
@@ -182,14 +183,14 @@ def _buggy(
     else:
         now = none
     then = bounds.exceeds(rows, future) if future is not None else none
-    if not now.any() and not then.any():
-        if all(r.same_as_control for r in ran):
-            return None  # the fault shows in none of these cases: nothing to catch
-        shown = sum(r.same_as_control is False for r in ran)
-        detail = f"its output differs from its control's in {shown} of {len(ran)} cases"
-        return _finding("escaped", ran, none, tolerance, changed, known, detail)
     newly = bool(then.any() and not now.any())
     flagged = then if newly or present is None else now
+    if not flagged.any():
+        shown = sum(r.same_as_control is False for r in ran)
+        if not shown:
+            return None  # as far as is known the fault shows in none of these cases
+        detail = f"its output differs from its control's in {shown} of {len(ran)} cases"
+        return _finding("escaped", ran, none, tolerance, changed, known, detail)
     same = _common_dims([r for r, bad in zip(ran, flagged, strict=True) if bad], ran)
     return _finding("caught", ran, flagged, tolerance, changed, False, same, newly)
 

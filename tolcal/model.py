@@ -33,7 +33,7 @@ def one_line(text: str, limit: int) -> str:
     A GitHub runner takes ``::`` at the start of a line and ``##[`` anywhere for its commands.
     """
     words = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    inert = words.replace("##[", "##(").lstrip(":")
+    inert = words.replace("##[", "##(").lstrip(": ")
     return inert if len(inert) <= limit else inert[: limit - 1] + "…"
 
 

@@ -25,7 +25,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    for name in ("code", "plain", "number", "scientific", "factor", "percent", "plural"):
+    for name in ("code", "ident", "plain", "number", "scientific", "factor", "percent", "plural"):
         environment.filters[name] = getattr(text, name)
     environment.globals["claim"] = text.held_out_claim
     environment.globals["locked_claim"] = text.locked_claim

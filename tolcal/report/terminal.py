@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from tolcal.model import Proposal
+from tolcal.model import Proposal, one_line
 from tolcal.report import text
 from tolcal.report.document import Document
 
@@ -28,6 +28,7 @@ def render(document: Document) -> str:
         width=None if wide else 160,
         force_terminal=wide or None,
         highlight=False,
+        markup=False,
     )
     console.print(cells(document.proposal))
     verdict = document.verdict
@@ -38,8 +39,8 @@ def render(document: Document) -> str:
                 continue
             over = "-" if f.over is None else text.number(f.over) + "x"
             table.add_row(
-                f.kind + (" (blocks)" if f.blocks else ""),
-                f.kernel, f.dtype, f"{f.exceeding} of {f.cases}", over, f.worst,
+                f.kind + (" (blocks)" if f.blocks else ""), one_line(f.kernel, 80),
+                one_line(f.dtype, 20), f"{f.exceeding} of {f.cases}", over, one_line(f.worst, 100),
             )  # fmt: skip
         console.print(table)
     p = document.proposal
@@ -51,9 +52,9 @@ def render(document: Document) -> str:
         f"{p.held_out.false_alarms} of {p.held_out.rows} held-out control rows flagged."
     )
     if p.locked is not None:
-        console.print(text.locked_claim(p.locked), markup=False)
+        console.print(one_line(text.locked_claim(p.locked), 600))
     for note in p.notes:
-        console.print(f"{note}.", markup=False)
+        console.print(one_line(f"{note}.", 400))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -70,8 +71,8 @@ def cells(proposal: Proposal) -> Table:
     table.add_column("")
     for c in proposal.cells:
         row = [
-            c.kernel or c.op,
-            c.dtype,
+            one_line(c.kernel or c.op, 80),
+            one_line(c.dtype, 20),
             text.scientific(c.allowed_now),
             text.scientific(c.allowed_proposed),
             text.factor(c.tightening),
@@ -84,7 +85,7 @@ def cells(proposal: Proposal) -> Table:
             row.append("-" if c.proposed_tol is None else f"{c.proposed_tol:.2e}")
         else:
             row.append(text.scientific(c.allowed_paper))
-        table.add_row(*row, c.state if not c.note else f"{c.state}: {c.note}")
+        table.add_row(*row, c.state if not c.note else one_line(f"{c.state}: {c.note}", 200))
     return table
 
 

@@ -21,10 +21,16 @@ def code(text: str) -> str:
 def plain(text: str) -> str:
     """Free text (a kernel's exception, a device's name) as inert words of one line."""
     words = " ".join("".join(c if c.isprintable() else " " for c in text).split())[:400]
+    words = words.lstrip(": ")  # `::` at the start of a log's line is a workflow command
     inert = "".join(f"&#{ord(c)};" if c in _MARKUP else c for c in words)
     # An entity does not stop a mention or an issue link, nor anything a bare URL; a joiner does.
     inert = re.sub(r"(&#64;|&#35;)(?=\w)", "\\1\u200d", inert)
-    return re.sub(r"(?i)\b(https?|www|gh)(?=[:.-])", "\\1\u200d", inert)
+    return re.sub(r"(?i)(https?|ftp|www|\bgh)(?=[:.-])", "\\1\u200d", inert)
+
+
+def ident(text: str) -> str:
+    """An id (commit, digest, dtype, op) with nothing in it that an id does not have."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "", text)[:64]
 
 
 def number(value: float | None) -> str:
@@ -33,7 +39,9 @@ def number(value: float | None) -> str:
         return "-"
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
-    if 0.01 <= abs(value) < 1000:
+    if 99.5 <= abs(value) < 999.5:
+        return f"{value:.0f}"
+    if 0.01 <= abs(value) < 99.5:
         return f"{value:.2g}"
     mantissa, exponent = f"{value:.1e}".split("e")
     return f"{mantissa}e{int(exponent)}"
@@ -53,10 +61,10 @@ def factor(value: float | None) -> str:
     """``289x``, ``1.4x``, ``1.4x looser``, ``same``."""
     if value is None:
         return "-"
-    if 0.995 < value < 1.005:
-        return "same"
     looser = value < 1
-    shown = 1 / value if looser else value
+    shown = (1 / value if value > 0 else math.inf) if looser else value
+    if shown < 1.05:
+        return "same"
     text = f"{shown:.0f}" if shown >= 10 else f"{shown:.1f}"
     return f"{text}x looser" if looser else f"{text}x"
 
@@ -75,13 +83,19 @@ def upper_bound(bad: int, runs: int) -> float:
     """Exact one-sided 95 % upper bound on a rate after ``bad`` of ``runs`` (Clopper-Pearson)."""
     if runs == 0 or bad >= runs:
         return 1.0
+    if bad == 0:
+        return float(1 - 0.05 ** (1 / runs))
     low, high = bad / runs, 1.0
     for _ in range(60):
         middle = (low + high) / 2
-        # P(at most `bad` of `runs`) at rate `middle`
-        tail = sum(
-            math.comb(runs, k) * middle**k * (1 - middle) ** (runs - k) for k in range(bad + 1)
-        )
+        # P(at most `bad` of `runs`) at rate `middle`, by logarithms: binomials overflow.
+        tail = math.fsum(
+            math.exp(
+                math.lgamma(runs + 1) - math.lgamma(k + 1) - math.lgamma(runs - k + 1)
+                + k * math.log(middle) + (runs - k) * math.log1p(-middle)
+            )
+            for k in range(bad + 1)
+        )  # fmt: skip
         low, high = (middle, high) if tail > 0.05 else (low, middle)
     return high
 
@@ -153,4 +167,6 @@ def headline(proposal: Proposal, verdict: Verdict | None) -> str:
         rest.append(f"drift in {plural(drift, 'place')}")
     if verdict is None:  # no run to judge
         return f"{', '.join(rest)}." if rest else "nothing to change."
-    return f"{lead}. {', '.join(rest)}." if rest else f"{lead}, nothing to decide."
+    if rest:
+        return f"{lead}. {', '.join(rest)}."
+    return f"{lead}." if first else f"{lead}, nothing to decide."

@@ -1,0 +1,121 @@
+"""What only a GPU can show. Run as tests/gpu/README.md says; its JUnit file is committed."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import pytest
+from tests_support import CORPUS, ROOT
+
+from tolcal import bounds, cases, compare, corpus, measure, tolerances
+from tolcal.model import Record, Run
+
+torch = pytest.importorskip("torch")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"),
+]
+
+
+def values(gate: int, explore: int, workers: int = 8, ops: tuple[str, ...] = ()) -> list[Record]:
+    """Records of the corpus on the GPU."""
+    request = measure.Request(
+        ops=corpus.select(corpus.load(CORPUS), ops),
+        dtypes=(),
+        device="cuda",
+        gate=gate,
+        explore=explore,
+        workers=workers,
+    )
+    return [v for v in measure.measure(request, CORPUS) if isinstance(v, Record)]
+
+
+@functools.cache
+def corpus_run() -> list[Record]:
+    """12 gate and 12 explore cases of every kernel and dtype."""
+    return values(12, 12)
+
+
+def test_every_kernel_runs_in_every_dtype() -> None:
+    """26 kernels, three dtypes, 24 cases: every record is ok."""
+    assert len(corpus_run()) == 26 * 3 * 24
+    assert {r.status for r in corpus_run()} == {"ok"}
+
+
+def test_controls_pass_and_buggy_kernels_are_caught() -> None:
+    """Under the shipped tolerances, on cases that no fit has seen."""
+    approved = tolerances.read(ROOT / "tolerances.toml")
+    groups: dict[tuple[str, str, str, str], list[Record]] = {}
+    for record in corpus_run():
+        key = (record.case.op, record.case.dtype, record.kernel, record.role)
+        groups.setdefault(key, []).append(record)
+    for (op, dtype, kernel, role), records in groups.items():
+        flagged = bounds.exceeds(compare.judged(records), approved[op, dtype])
+        assert flagged.any() == (role == "buggy"), (kernel, dtype)
+
+
+def test_num_exceeding_agrees_with_the_envelope() -> None:
+    """What the device counts against a tolerance is what the record's envelope says later."""
+    approved = tolerances.read(ROOT / "tolerances.toml")
+    request = measure.Request(
+        ops=corpus.select(corpus.load(CORPUS), ["softmax", "matmul", "gelu"]),
+        dtypes=(), device="cuda", gate=12, explore=0, limits=approved,
+    )  # fmt: skip
+    for record in measure.measure(request, CORPUS):
+        if isinstance(record, Run):
+            continue
+        assert record.stats is not None
+        tolerance = approved[record.case.op, record.case.dtype]
+        rows = compare.judged([record])
+        over = bounds.at(rows.envelope, rows.z, tolerance.scaled_tol)[0] > tolerance.atol
+        counted = (record.stats.num_exceeding or 0) > 0
+        assert counted <= over, record.id  # between grid points the envelope overstates
+        if not over:
+            assert not counted
+
+
+def test_the_same_seeds_give_the_same_records() -> None:
+    """Bit for bit, whatever the number of workers."""
+    ops = ("softmax", "matmul", "flash_attention", "layernorm")
+    first, second = values(6, 0, 1, ops), values(6, 0, 6, ops)
+    assert [(r.id, r.case.dtype, r.input_hash, r.stats) for r in first] == [
+        (r.id, r.case.dtype, r.input_hash, r.stats) for r in second
+    ]
+
+
+def test_inputs_on_the_gpu_are_those_on_the_cpu() -> None:
+    """Input hashes computed on the GPU equal numpy's."""
+    ops = {op.name: op for op in corpus.load(CORPUS)}
+    for record in corpus_run()[::37]:
+        if record.case.dtype in ("float32", "float16", "bfloat16"):
+            arrays = cases.inputs_numpy(ops[record.case.op], record.case)
+            assert record.input_hash == cases.input_hash_numpy(arrays), record.id
+
+
+def test_a_faulting_kernel_costs_its_own_case(tmp_path: Path) -> None:
+    """An illegal address poisons the CUDA context: the worker is replaced, the rest still runs."""
+    folder = tmp_path / "fault"
+    (folder / "kernels").mkdir(parents=True)
+    (folder / "op.toml").write_text(
+        'summary = "y = x"\ndtypes = ["float32"]\n[dims]\nH = [4, 8]\n'
+        '[inputs.x]\nshape = ["H"]\n[output]\nshape = ["H"]\n'
+    )
+    (folder / "reference.py").write_text("def reference(x):\n    return x.clone()\n")
+    (folder / "kernels" / "a_good.py").write_text("def run(x):\n    return x.clone()\n")
+    (folder / "kernels" / "b_wild.py").write_text(
+        "import torch, triton\nimport triton.language as tl\n"
+        "@triton.jit\ndef wild(x, y, OFFSET: tl.constexpr):\n"
+        "    tl.store(y + OFFSET, tl.load(x + OFFSET))\n"
+        "def run(x):\n    y = torch.empty_like(x)\n"
+        "    wild[(1,)](x, y, OFFSET=1 << 44)\n    return y\n"
+    )
+    (folder / "kernels" / "c_good.py").write_text("def run(x):\n    return x.clone()\n")
+    request = measure.Request(
+        ops=corpus.load(tmp_path), dtypes=(), device="cuda", gate=0, explore=3, workers=1
+    )
+    records = [v for v in measure.measure(request, tmp_path) if isinstance(v, Record)]
+    assert [(r.kernel, r.status) for r in records] == [
+        ("a_good", "ok"), ("b_wild", "crashed"), ("c_good", "ok"),
+    ] * 3  # fmt: skip
+    assert "illegal memory access" in records[1].reason
