@@ -737,6 +737,18 @@ def test_five_thousand_findings_of_every_kind_fit() -> None:
     assert "5000 regressions" in rendered
 
 
+def test_no_more_is_cut_than_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice the rows that are shown would not fit."""
+    made = crowd(60)
+    left = re.search(r"…and (\d+) more", markdown.comment(made))
+    assert left is not None
+    shown = 60 - int(left[1])
+    assert 1 < shown < markdown.ROWS
+    monkeypatch.setattr(markdown, "ROWS", 2 * shown + 1)
+    monkeypatch.setattr(markdown, "MAX_BYTES", 10**9)
+    assert len(markdown.comment(made).encode()) > 60_000
+
+
 def test_the_longest_texts_fit() -> None:
     """Where every word is as long as it may be and needs an entity a character."""
     rendered = markdown.comment(hostile("|" * 100_000))
