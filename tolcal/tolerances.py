@@ -31,7 +31,7 @@ def read(path: Path) -> dict[Cell, Tolerance]:
         return {}
     data, text = tomlfile.read(path)
     schema = data.pop("schema", None)
-    if schema != SCHEMA:
+    if type(schema) is not int or schema != SCHEMA:  # True == 1
         raise TolcalError(
             f"{path}:{tomlfile.line_of(text, ('schema',))}: schema is {schema!r}, this tolcal "
             f"reads {SCHEMA}; add `schema = {SCHEMA}` at the top, or upgrade tolcal"
@@ -94,10 +94,16 @@ def write(path: Path, cells: Mapping[Cell, Tolerance]) -> None:
             document.add(tomlkit.nl())
             document.append(op, tomlkit.table(is_super_table=True))
         parent: Any = document[op]  # a proxy if the op's cells stand apart in the file
-        if dtype in parent:
-            _replace(parent[dtype], _table(tolerance))
-        else:
+        if dtype not in parent:
             parent[dtype] = _table(tolerance)
+            continue
+        if not _editable(parent[dtype]):
+            line = tomlfile.line_of(path.read_text("utf-8"), (op, dtype))
+            raise TolcalError(
+                f"{path}:{line}: {op}.{dtype}: written inline or in parts that stand apart, which "
+                f"can't be edited in place; write it as one table [{op}.{dtype}]"
+            )
+        _replace(parent[dtype], _table(tolerance))
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.write_bytes(tomlkit.dumps(document).encode("utf-8"))
     temporary.replace(path)
@@ -114,6 +120,14 @@ def _replace(old: Any, new: Any) -> None:
         trail.insert(0, body.pop())
     _update(old, new)
     _last_body(old).extend(trail)
+
+
+def _editable(cell: Any) -> bool:
+    """Whether a cell and its sub-tables are plain ``[a.b]`` tables in one place."""
+    return isinstance(cell, tomlkit.items.Table) and all(
+        not isinstance(cell.get(name), dict) or isinstance(cell.get(name), tomlkit.items.Table)
+        for name in ("evidence", "approved")
+    )
 
 
 def _last_body(table: Any) -> list[Any]:

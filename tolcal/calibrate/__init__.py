@@ -303,9 +303,10 @@ def _notes(good: pd.DataFrame, controls: list[Control], rule: Rule) -> tuple[str
     days = {str(s)[:10] for s in good["started"].unique() if s}
     uuids = {str(u) for u in good["device_uuid"].unique() if str(u)}
     runs = int(good["run_id"].nunique())
-    dates = f"dated {min(days)} to {max(days)}" if days else "of unknown date"
+    span = f" ({len(days)} distinct days)" if len(days) > 1 else ""
+    dates = " to ".join(sorted({min(days), max(days)})) if days else "unknown dates"
     notes.append(
-        f"{runs} runs {dates} ({len(days)} distinct days, {len(uuids)} distinct GPUs), "
-        f"{len({c.kernel for c in controls})} controls"
+        f"Runs: {runs}, of {dates}{span}; distinct GPUs: {len(uuids)}; "
+        f"controls: {len({c.kernel for c in controls})}"
     )
     return tuple(notes)

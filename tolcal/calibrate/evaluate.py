@@ -216,7 +216,7 @@ def locked(frame: pd.DataFrame, proposal: Proposal, legacy: Mapping[Cell, float]
             runs = group["run_id"].astype(str).to_numpy()
             quiet = len(np.unique(runs)) - len(np.unique(runs[caught]))
             if quiet:
-                missed.append(f"{kernel} {dtype}: not caught in {quiet} runs")
+                missed.append(f"{kernel} {dtype}: not caught in {quiet} of the runs")
     return Locked(
         held_out=held_out_of(ours),
         paper=held_out_of(theirs),

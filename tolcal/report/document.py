@@ -53,7 +53,8 @@ def read(path: Path) -> Document:
         raise TolcalError(f"{path}: {size} bytes, at most {MAX_BYTES} allowed")
     try:
         content = msgspec.json.decode(raw)
-        if not isinstance(content, dict) or content.get("schema") != SCHEMA:
+        schema = content.get("schema") if isinstance(content, dict) else None
+        if type(schema) is not int or schema != SCHEMA:  # True == 1
             raise msgspec.ValidationError(f'expected an object with "schema": {SCHEMA}')
         return Document(
             proposal=msgspec.convert(content, Proposal),

@@ -54,7 +54,7 @@ def summary(document: Document) -> str:
 def _values(document: Document) -> dict[str, Any]:
     proposal, verdict = document.proposal, document.verdict
     uncalibrated = [c for c in proposal.cells if c.state == "uncalibrated"]
-    unchanged = [c for c in proposal.cells if c.state in ("unchanged", "looser")]
+    unchanged = [c for c in proposal.cells if c.state == "unchanged"]
     caught = text.by_kind(verdict, "caught")
     calibrated = [c for c in proposal.cells if c.allowed_proposed is not None]
     return {
@@ -73,6 +73,7 @@ def _values(document: Document) -> dict[str, Any]:
         "caught": caught,
         "newly": [f for f in caught if f.newly],
         "unchanged": unchanged,
+        "looser": [c for c in proposal.cells if c.state == "looser"],
         "uncalibrated": uncalibrated,
         "proposed": {(c.op, c.dtype): c for c in proposal.cells},
         "median": _median([c.tightening for c in calibrated]),

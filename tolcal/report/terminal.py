@@ -32,6 +32,7 @@ def render(document: Document) -> str:
     )
     console.print(cells(document.proposal))
     verdict = document.verdict
+    console.print()
     if verdict and verdict.findings:
         table = Table("finding", "kernel", "dtype", "cases", "over", "replay", box=None)
         for f in verdict.findings:
@@ -43,6 +44,7 @@ def render(document: Document) -> str:
                 one_line(f.dtype, 20), f"{f.exceeding} of {f.cases}", over, one_line(f.worst, 100),
             )  # fmt: skip
         console.print(table)
+        console.print()
     p = document.proposal
     console.print(f"tolcal: {text.headline(p, verdict)}")
     console.print(
@@ -56,7 +58,7 @@ def render(document: Document) -> str:
     for note in p.notes:
         console.print(one_line(f"{note}.", 400))
     assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+    return "".join(f"{line.rstrip()}\n" for line in console.file.getvalue().splitlines())
 
 
 def cells(proposal: Proposal) -> Table:

@@ -9,13 +9,13 @@ from tolcal.model import CellProposal, Finding, Locked, Proposal, Verdict
 
 #: Everything that reaches Markdown as a name goes through this: nothing else can be a mention,
 #: a link, HTML or the end of a table cell.
-_MARKUP = frozenset("\\`*_[]<>|~&@#")
+_MARKUP = frozenset("\\`*[]<>|~&@#")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.:=+\-/ ]")
 
 
 def code(text: str) -> str:
     """``text`` as an inert code span."""
-    return f"`{_UNSAFE.sub('?', text)[:120]}`"
+    return f"`{_UNSAFE.sub('?', text)[:120] or '-'}`"
 
 
 def plain(text: str) -> str:
@@ -23,6 +23,7 @@ def plain(text: str) -> str:
     words = " ".join("".join(c if c.isprintable() else " " for c in text).split())[:400]
     words = words.lstrip(": ")  # `::` at the start of a log's line is a workflow command
     inert = "".join(f"&#{ord(c)};" if c in _MARKUP else c for c in words)
+    inert = re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", "&#95;", inert)  # sm_90 is no emphasis
     # An entity does not stop a mention or an issue link, nor anything a bare URL; a joiner does.
     inert = re.sub(r"(&#64;|&#35;)(?=\w)", "\\1\u200d", inert)
     return re.sub(r"(?i)(https?|ftp|www|\bgh)(?=[:.-])", "\\1\u200d", inert)
