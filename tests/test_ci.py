@@ -1,0 +1,109 @@
+"""The main job on this machine: the corpus on Triton's interpreter, judged by H200 history."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests_support import ROOT
+
+from tolcal.history import jsonlines
+from tolcal.model import Record
+
+pytest.importorskip("triton")
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `tolcal ci` needs of the repository."""
+    target = tmp_path_factory.mktemp("ci")
+    for name in ("corpus", "tolerances.toml", "pyproject.toml"):
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, target / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, target / name)
+    (target / "tests" / "data").mkdir(parents=True)
+    shutil.copy(ROOT / "tests/data/h200-history.parquet", target / "tests" / "data")
+    return target
+
+
+def ci(folder: Path, *args: str) -> tuple[int, dict[str, Any], list[Record]]:
+    """Exit status, P.json and records of `tolcal ci`."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tolcal", "ci", "--device", "cpu", *args],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode in (0, 1), done.stderr[-2000:]
+    assert done.stdout == (folder / "out" / "comment.md").read_text()
+    document = json.loads((folder / "out" / "proposal.json").read_text())
+    return done.returncode, document, list(jsonlines.read(folder / "out" / "records.jsonl.gz"))
+
+
+def gate_verdicts(document: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """What a verdict says of gate cases."""
+    keys = ("kind", "kernel", "dtype", "gate_exceeding", "blocks", "changed")
+    return [
+        tuple(f[key] for key in keys)
+        for f in document["verdict"]["findings"]
+        if f["gate_exceeding"] or f["kind"] == "escaped"
+    ]
+
+
+def test_the_whole_corpus_twice(copy: Path) -> None:
+    """Every kernel runs, controls pass, buggy kernels are caught; the second run agrees."""
+    status, document, records = ci(copy, "--gate", "6", "--cases", "2")
+    assert status == 0
+    kernels = {(r.kernel, r.case.dtype): Counter[str]() for r in records}
+    for record in records:
+        kernels[record.kernel, record.case.dtype][record.status] += 1
+    assert len(kernels) == 26 * 3
+    skipped = {key for key, counts in kernels.items() if counts != {"ok": 8}}
+    assert all(dtype == "bfloat16" for _, dtype in skipped)
+    assert all(kernels[key] == {"skipped": 8} for key in skipped)
+    assert len(skipped) == 22  # the Triton kernels
+    # A device that nothing was calibrated on may drift, but never blocks or regresses.
+    found = {f["kind"] for f in document["verdict"]["findings"]}
+    assert found <= {"caught", "drift"}
+    caught = {f["kernel"] for f in document["verdict"]["findings"] if f["kind"] == "caught"}
+    assert len(caught) == 10
+    (shard,) = (copy / "out" / "history").glob("*.parquet")
+    before = shard.read_bytes()
+
+    _, again, repeated = ci(copy, "--gate", "6", "--cases", "2")
+    assert gate_verdicts(again) == gate_verdicts(document)
+    assert len(gate_verdicts(document)) >= 20
+    gate = [[(r.id, r.case.dtype, r.stats) for r in run if r.case_set == "gate"]
+            for run in (records, repeated)]  # fmt: skip
+    assert gate[0] == gate[1]
+    assert shard.read_bytes() == before
+    assert len(list((copy / "out" / "history").glob("*.parquet"))) == 2
+
+
+def test_a_broken_control_blocks_until_it_is_mended(copy: Path) -> None:
+    """A wrong epsilon exits 1 as a regression, run after run: its records stay out of history."""
+    kernel = copy / "corpus" / "rmsnorm" / "kernels" / "rmsnorm_triton.py"
+    good = kernel.read_text()
+    assert good.count("1e-6") == 1
+    kernel.write_text(good.replace("1e-6", "1e-1"))
+    shards = sorted((copy / "out" / "history").glob("*"))
+    for _ in range(2):
+        status, document, _ = ci(copy, "rmsnorm", "--gate", "6", "--cases", "0")
+        assert status == 1
+        blocking = {
+            (f["kind"], f["kernel"]) for f in document["verdict"]["findings"] if f["blocks"]
+        }
+        assert blocking == {("regression", "rmsnorm_triton")}
+        assert sorted((copy / "out" / "history").glob("*")) == shards
+    kernel.write_text(good.replace("1e-6", "1e-6  # as in the reference"))
+    status, document, _ = ci(copy, "rmsnorm", "--gate", "6", "--cases", "0")
+    assert status == 0  # changed, but right
+    kernel.write_text(good)
