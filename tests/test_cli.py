@@ -280,7 +280,7 @@ def test_bad_configuration(
         (["run", "--dtype", "float61"], "argument --dtype: invalid choice: 'float61'"),
         (["calibrate", "--rule", "best"], "argument --rule: invalid choice: 'best'"),
         (["frobnicate"], "argument COMMAND: invalid choice: 'frobnicate'"),
-        (["history", "import", "gpuemu", "d"], "the following arguments are required: --history"),
+        (["history", "import", "gpuemu"], "the following arguments are required: DIR"),
         ([], "the following arguments are required: COMMAND"),
         (["run", "--cases", "many"], "argument --cases: many: a whole number from 0"),
         (["calibrate", "--margin", "x"], "argument --margin: x: a number from 1e-09"),

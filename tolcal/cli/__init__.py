@@ -216,7 +216,8 @@ def _add_history_commands(history: argparse.ArgumentParser) -> None:
     importer.set_defaults(module="keeping", function="import_foreign")
     importer.add_argument("format", choices=("gpuemu",))
     importer.add_argument("folder", metavar="DIR")
-    importer.add_argument("--history", required=True, metavar="DIR", help="history to add to")
+    importer.add_argument("--history", metavar="DIR",
+                          help="history to add to (default: the configured one)")  # fmt: skip
     importer.add_argument("--device", default="unknown", metavar="NAME",
                           help="the device that the results were measured on")  # fmt: skip
     _add_corpus(importer)

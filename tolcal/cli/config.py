@@ -67,6 +67,17 @@ def load(args: argparse.Namespace) -> Config:
     )
 
 
+def writable_history(paths: tuple[Path, ...]) -> Path:
+    """The history folder that new records join: the last one that is a folder."""
+    folders = [p for p in paths if p.is_dir() or p.suffix == ""]
+    if not folders:
+        raise TolcalError(
+            f"--history {' '.join(map(str, paths))}: none is a folder that records can be added "
+            "to; give one more --history DIR"
+        )
+    return folders[-1]
+
+
 def _find(start: Path) -> tuple[Path, _Table]:
     for folder in (start, *start.parents):
         path = folder / "pyproject.toml"

@@ -40,7 +40,7 @@ def import_foreign(args: argparse.Namespace) -> int:
     settings = config.load(args)
     ops = corpus.load(settings.corpus)
     records = list(gpuemu.read(Path(args.folder), ops, args.device))
-    target = Path(args.history)
+    target = Path(args.history) if args.history else config.writable_history(settings.history)
     known = len(history.read_table([target]))
     shard = history.add(target, records)
     runs = len({r.run.id for r in records})

@@ -123,7 +123,7 @@ def ci(args: argparse.Namespace) -> int:
     _need_torch()
     ops = corpus.select(corpus.load(settings.corpus), args.ops)
     approved = tolerances.read(settings.tolerances)
-    home = _writable_history(settings.history)
+    home = config.writable_history(settings.history)
     past = history.read_table(settings.history)
     out = Path(args.out)
     records = _measure_into(out / "records.jsonl.gz", _request(args, settings, ops, 1), settings)
@@ -151,17 +151,6 @@ def ci(args: argparse.Namespace) -> int:
         _say(f"records added to the history as {shard}")
     _say(f"written: {out / 'comment.md'}, {out / 'proposal.json'}, {out / 'records.jsonl.gz'}")
     return 1 if verdict.blocks else 0
-
-
-def _writable_history(paths: tuple[Path, ...]) -> Path:
-    """The history folder that new records join: the last one that is a folder."""
-    folders = [p for p in paths if p.is_dir() or p.suffix == ""]
-    if not folders:
-        raise TolcalError(
-            f"--history {' '.join(map(str, paths))}: none is a folder that records can be added "
-            "to; give one more --history DIR"
-        )
-    return folders[-1]
 
 
 def replay(args: argparse.Namespace) -> int:

@@ -62,9 +62,8 @@ def read(path: Path) -> Document:
             base=msgspec.convert(content.get("base", ""), str),
             attempt=msgspec.convert(content.get("attempt", "local"), str),
         )
-    except RecursionError:
-        raise TolcalError(f"{path}: not a tolcal proposal: nested too deeply") from None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else error
         raise TolcalError(
-            f"{path}: not a tolcal proposal: {error}; write one with `tolcal calibrate --json`"
+            f"{path}: not a tolcal proposal: {reason}; write one with `tolcal calibrate --json`"
         ) from None
