@@ -307,3 +307,25 @@ def test_a_history_without_controls_is_the_users_to_mend() -> None:
     for records in ([], [buggy]):
         with pytest.raises(TolcalError, match="no record of a control that ran; measure some"):
             calibrate.calibrate(frame_of(records))
+
+
+def test_a_device_that_was_not_fitted_is_in_no_figure() -> None:
+    """Rows of a second device move neither the paper's value nor recall, and are named apart."""
+    own = control_rows()
+    environment = msgspec.structs.replace(
+        own[0].run.environment, device="a cpu", device_class="cpu"
+    )
+    run = make_run(id="e" * 16, environment=environment, device_uuid="")
+    fault = {"kernel": "b", "role": "buggy", "corrupts": "softmax_triton", "same_as_control": False}
+    faults = [make_record(stats=make_stats(1.0), seed=s, **fault) for s in range(10)]
+    other = [
+        make_record(run=run, stats=make_stats(0.0), **fault),
+        *(make_record(run=run, seed=s, stats=make_stats(2.0**-4)) for s in range(100)),
+    ]
+    alone, both = (calibrate.calibrate(frame_of(own + faults + more)) for more in ([], other))
+    assert alone.cells[0].paper_atol == both.cells[0].paper_atol
+    assert alone.detectable_recall == both.detectable_recall == 1.0
+    assert both.notes == (
+        "NVIDIA H200: 9 runs of 2026-11-01 to 2026-11-29 on 1 GPU",
+        "a cpu: 1 run of 2026-11-29, too few to fit",
+    )

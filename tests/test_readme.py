@@ -67,7 +67,7 @@ def test_every_command_runs(copy: Path) -> None:
 def test_gpu_commands_are_commands() -> None:
     """What needs a GPU at least parses."""
     listed = commands("sh gpu")
-    assert len(listed) == 2
+    assert len(listed) == 3
     for command in listed:
         build_parser().parse_args(shlex.split(command)[1:])
 
@@ -84,6 +84,10 @@ def test_figures_of_the_introduction_are_those_of_the_table() -> None:
     recall = re.search(r"Detectable recall ([\d.]+ %); every buggy kernel caught", table)
     assert recall is not None
     assert recall.group(1) in intro
+    median = re.search(r"\*\*median\*\* .*\| ([\d.]+x) \| \|", table)
+    assert median is not None
+    looser = [line for line in table.splitlines() if re.search(r"x looser \| \d+ \| 0 of", line)]
+    assert f"({median.group(1)} tighter in the median cell, looser in {len(looser)} of 42" in intro
     paper = re.search(r"the paper's rule: (\d+) of (\d+) red", table)
     assert paper is not None
     assert f"same rows made {paper.group(1)} of {paper.group(2)} red" in intro

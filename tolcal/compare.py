@@ -93,6 +93,23 @@ def compare(
     )
 
 
+def regressed(
+    records: Sequence[Record], approved: Tolerances, baseline: Baseline
+) -> frozenset[tuple[str, str]]:
+    """(kernel, dtype) of changed controls that exceed: their records must not enter a fit."""
+    groups: dict[tuple[str, str], list[Record]] = {}
+    for record in records:
+        if record.role == "control" and record.status == "ok":
+            groups.setdefault((record.kernel, record.case.dtype), []).append(record)
+    return frozenset(
+        key
+        for key, group in groups.items()
+        if (tolerance := approved.get((group[0].case.op, key[1]))) is not None
+        and _changed(group[0], baseline)
+        and bounds.exceeds(judged(group), tolerance).any()
+    )
+
+
 def _changed(record: Record, baseline: Baseline) -> bool:
     """Whether the kernel, its reference or its contract is not what the history last saw."""
     hashes = (record.kernel_hash, record.reference_hash, record.op_hash)

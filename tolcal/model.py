@@ -89,6 +89,11 @@ def digest(*parts: object) -> str:
     return hashlib.sha256(raw).hexdigest()[:16]
 
 
+def plural(count: int, one: str, many: str | None = None) -> str:
+    """``1 regression``, ``2 regressions``."""
+    return f"{count} {one if count == 1 else many or one + 's'}"
+
+
 # --- corpus ---------------------------------------------------------------------------------
 
 

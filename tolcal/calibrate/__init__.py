@@ -39,6 +39,7 @@ from tolcal.model import (
     Tolerance,
     Tolerances,
     digest,
+    plural,
 )
 
 __all__ = ["calibrate", "judged_rows", "locked"]
@@ -87,7 +88,11 @@ def calibrate(
             "(`tolcal run --repeat N`) or check --history"
         )
     buggy = good[good["role"] == "buggy"]
-    papers = {(c.kernel, c.dtype): paper_of(c) for c in controls}
+    if rule == "paper":
+        fitted = {(c.kernel, c.dtype): sorted(set(c.device)) for c in controls}
+    else:
+        fitted = {(c.kernel, c.dtype): c.calibrated_devices(min_rows) for c in controls}
+    papers = {(c.kernel, c.dtype): paper_of(c, fitted[c.kernel, c.dtype]) for c in controls}
     whole_digest = history.content_digest(frame)
     groups: dict[tuple[str, str], list[Control]] = {}
     for control in controls:
@@ -100,6 +105,9 @@ def calibrate(
         progress(number, len(groups), "/".join(cell))
         names = {m.kernel for m in members}
         faults = buggy[(buggy["dtype"] == cell[1]) & buggy["corrupts"].isin(names)]
+        devices = {d for m in members for d in fitted[m.kernel, m.dtype]}
+        if devices:  # a device that the tolerance does not rest on is no evidence for it either
+            faults = faults[faults["device_class"].isin(devices)]
         results.append(
             _cell(
                 members, wide, faults, papers, rule, by, margin, min_rows, whole_digest,
@@ -133,7 +141,7 @@ def calibrate(
         cells=cells,
         buggy=recalls,
         runs=_run_summaries(frame, alarms),
-        notes=_notes(good, controls, rule),
+        notes=_notes(good, fitted, rule),
     )  # fmt: skip
 
 
@@ -166,6 +174,8 @@ def _cell(
             note = "imported rows have no envelopes; only `--rule paper` can use them"
         elif lacking > 0:
             note = f"needs {lacking} more rows of a control (has {min_rows - lacking})"
+            if approved is not None:
+                note = f"approved; to fit it again, {note}"
         else:
             tolerance = fit_cell(members, wide, devices, margin)
     alarms = leave_one_out(members_all, wide, devices, rule, margin, tolerance is not None)
@@ -286,7 +296,9 @@ def _run_summaries(frame: pd.DataFrame, alarms: Alarms) -> tuple[RunSummary, ...
     return tuple(sorted(summaries, key=lambda s: (s.started, s.id)))
 
 
-def _notes(good: pd.DataFrame, controls: list[Control], rule: Rule) -> tuple[str, ...]:
+def _notes(
+    good: pd.DataFrame, fitted: Mapping[tuple[str, str], list[str]], rule: Rule
+) -> tuple[str, ...]:
     notes = []
     lacking = int(good["residual_max"].isna().sum())
     if lacking and rule == "residual":
@@ -300,13 +312,13 @@ def _notes(good: pd.DataFrame, controls: list[Control], rule: Rule) -> tuple[str
             f"{broken} control rows have non-finite values where the reference has none, or the "
             "other way round: no tolerance covers them, and they are left out of the fit"
         )
-    days = {str(s)[:10] for s in good["started"].unique() if s}
-    uuids = {str(u) for u in good["device_uuid"].unique() if str(u)}
-    runs = int(good["run_id"].nunique())
-    span = f" ({len(days)} distinct days)" if len(days) > 1 else ""
-    dates = " to ".join(sorted({min(days), max(days)})) if days else "unknown dates"
-    notes.append(
-        f"Runs: {runs}, of {dates}{span}; distinct GPUs: {len(uuids)}; "
-        f"controls: {len({c.kernel for c in controls})}"
-    )
+    for device, rows in good.groupby("device", observed=True, sort=True):
+        classes = set(rows["device_class"].astype(str))
+        used = any(classes & set(devices) for devices in fitted.values())
+        dates = sorted({str(s)[:10] for s in rows["started"].unique() if s})
+        uuids = {str(u) for u in rows["device_uuid"].unique() if str(u)}
+        what = plural(int(rows["run_id"].nunique()), "run")
+        when = f" of {' to '.join(sorted({dates[0], dates[-1]}))}" if dates else ""
+        where = f" on {plural(len(uuids), 'GPU')}" if uuids else ""
+        notes.append(f"{device}: {what}{when}{where}{'' if used else ', too few to fit'}")
     return tuple(notes)

@@ -26,10 +26,16 @@ from tolcal.model import (
 Alarms = dict[str, tuple[int, int]]
 
 
-def paper_of(control: Control) -> float | None:
-    """The published rule, on trusted rows that passed the limit in force when measured."""
+def paper_of(control: Control, devices: list[str]) -> float | None:
+    """The published rule, on trusted rows that passed the limit in force when measured.
+
+    Of those ``devices``, or of all if the list is empty.
+    """
     passed = control.rows["num_exceeding"].fillna(0).to_numpy(np.int64) == 0
-    values = control.rows["max_abs"].to_numpy(np.float64)[passed & control.trusted]
+    used = passed & control.trusted
+    if devices:
+        used &= np.isin(control.device, devices)
+    values = control.rows["max_abs"].to_numpy(np.float64)[used]
     return fit.paper(values) if values.size else None
 
 

@@ -46,6 +46,8 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     except ModuleNotFoundError as error:
         extra = EXTRAS.get((error.name or "").split(".")[0])
+        if extra is not None and args.module == "measuring":
+            extra = "gpu"  # which holds the others
         if extra is None:
             raise
         print(
@@ -55,7 +57,7 @@ def main(argv: list[str] | None = None) -> int:
         )
         return 2
     except KeyboardInterrupt:
-        print("tolcal: interrupted; what was written is kept", file=sys.stderr)
+        print("tolcal: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
         # `tolcal show | head`: the reader has left, which is no error of ours.
@@ -160,6 +162,9 @@ def build_parser() -> argparse.ArgumentParser:
     approve.add_argument("proposal", metavar="P.json")
     approve.add_argument("cells", nargs="*", metavar="OP[/DTYPE]", help="only these cells")
     approve.add_argument("--tolerances", metavar="F", help="the file to edit")
+    approve.add_argument("--widen", metavar="REASON",
+                         help="also take cells that would be looser, of those named; the reason "
+                         "is recorded")  # fmt: skip
     approve.add_argument("--by", metavar="NAME", help="who approves (default: git's user.name)")
 
     show = command(
@@ -237,7 +242,9 @@ def _add_device(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", metavar="auto|cuda|cpu",
                         help="where kernels run (default: auto, a GPU if there is "
                         "one)")  # fmt: skip
-    parser.add_argument("--timeout", type=_factor, metavar="S", help="seconds a case may take")
+    parser.add_argument(
+        "--timeout", type=_factor, metavar="S", help="seconds a case may take (default 120)"
+    )
 
 
 def _add_measuring(parser: argparse.ArgumentParser) -> None:
@@ -247,12 +254,14 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", action="append", choices=tuple(DTYPES), metavar="DTYPE",
                         help="only this dtype; may be repeated")  # fmt: skip
     parser.add_argument("--cases", type=_count, metavar="N",
-                        help="explore cases a kernel and dtype, fresh in every run")  # fmt: skip
+                        help="explore cases a kernel and dtype, fresh in every run "
+                        "(default 24)")  # fmt: skip
     parser.add_argument("--gate", type=_count, metavar="N",
-                        help="gate cases a kernel and dtype, the same in every run")  # fmt: skip
-    parser.add_argument("--seed", type=_count, metavar="N",
+                        help="gate cases a kernel and dtype, the same in every run "
+                        "(default 12)")  # fmt: skip
+    parser.add_argument("--seed", type=_seed, metavar="N",
                         help="seed of the explore cases (default: a fresh one)")  # fmt: skip
-    parser.add_argument("--profile", metavar="P", help="input profile (default: default)")
+    parser.add_argument("--profile", metavar="P", help="input profile (there is one yet: default)")
     parser.add_argument("--workers", type=_count, default=0, metavar="N",
                         help="worker processes (default: as many as suit the machine)")  # fmt: skip
     parser.add_argument("--tolerances", metavar="F", help="the approved tolerances")
@@ -270,6 +279,10 @@ def _number(text: str, convert: type[int] | type[float], low: float, high: float
 
 
 def _count(text: str) -> int:
+    return int(_number(text, int, 0, 1_000_000))
+
+
+def _seed(text: str) -> int:
     return int(_number(text, int, 0, 2**62))
 
 

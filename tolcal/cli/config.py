@@ -67,6 +67,13 @@ def load(args: argparse.Namespace) -> Config:
     )
 
 
+def must_exist(args: argparse.Namespace) -> None:
+    """A history that was asked for by name must be there; the configured one may be yet to come."""
+    for path in getattr(args, "history", None) or ():
+        if not Path(path).exists():
+            raise TolcalError(f"--history {path}: no such file or folder")
+
+
 def writable_history(paths: tuple[Path, ...]) -> Path:
     """The history folder that new records join: the last one that is a folder."""
     folders = [p for p in paths if p.is_dir() or p.suffix == ""]

@@ -13,7 +13,7 @@ import msgspec
 
 from tolcal import corpus, tolerances
 from tolcal.cli import config
-from tolcal.model import Approved, Cell, CellProposal, Op, TolcalError, Tolerance
+from tolcal.model import Approved, Cell, CellProposal, Op, TolcalError, Tolerance, plural
 from tolcal.report import FORMATS, text
 from tolcal.report.document import Document, read, to_json
 
@@ -26,9 +26,11 @@ def calibrate(args: argparse.Namespace) -> int:
     from tolcal.report import terminal
 
     settings = config.load(args)
+    config.must_exist(args)
     ops = _ops_if_any(settings.corpus)
     frame = history.read(settings.history)
-    approved = tolerances.read(settings.tolerances)
+    # Approved tolerances are of the residual rule; against the paper's they say nothing.
+    approved = tolerances.read(settings.tolerances) if args.rule == "residual" else {}
     legacy = {(op.name, d): atol for op in ops for d, atol in op.legacy_atol.items()}
     with terminal.progress("calibrating", "cells") as progress:
         proposal = stage.calibrate(
@@ -77,6 +79,10 @@ def approve(args: argparse.Namespace) -> int:
     settings = config.load(args)
     document = read(Path(args.proposal))
     cells = text.to_approve(document.proposal)
+    if args.widen is not None:
+        if not args.cells or not args.widen.strip():
+            raise TolcalError("--widen REASON: name the cells to widen, and give a reason")
+        cells += [c for c in document.proposal.cells if c.state == "looser" and c.tolerance]
     if args.cells:
         cells = _chosen(cells, args.cells)
     if not cells:
@@ -93,11 +99,15 @@ def approve(args: argparse.Namespace) -> int:
     for cell in cells:
         assert cell.tolerance is not None
         approved = Approved(
-            by=by, at=now, digest=document.proposal.digest, value=cell.tolerance.value_digest
+            by=by,
+            at=now,
+            digest=document.proposal.digest,
+            value=cell.tolerance.value_digest,
+            reason=args.widen if cell.state == "looser" else None,
         )
         values[cell.op, cell.dtype] = msgspec.structs.replace(cell.tolerance, approved=approved)
     tolerances.write(settings.tolerances, values)
-    print(f"{text.plural(len(values), 'cell')} written to {settings.tolerances} in the name of "
+    print(f"{plural(len(values), 'cell')} written to {settings.tolerances} in the name of "
           f"{by}")  # fmt: skip
     return 0
 
@@ -109,7 +119,10 @@ def _chosen(cells: list[CellProposal], wanted: list[str]) -> list[CellProposal]:
         hits = {k: c for k, c in names.items() if k == name or k.startswith(f"{name}/")}
         if not hits:
             hint = corpus.did_you_mean(name, [*names, *(c.op for c in cells)])
-            raise TolcalError(f"{name}: no new or tighter cell of that name{hint}")
+            raise TolcalError(
+                f"{name}: no new or tighter cell of that name{hint} (looser ones need --widen "
+                "REASON)"
+            )
         chosen |= hits
     return list(chosen.values())
 
@@ -128,6 +141,11 @@ def show(args: argparse.Namespace) -> int:
     if args.op is not None and args.op not in names:
         hint = corpus.did_you_mean(args.op, names)
         raise TolcalError(f"no op {args.op!r} in {settings.corpus} or {settings.tolerances}{hint}")
+    if not names:
+        raise TolcalError(
+            f"no corpus in {settings.corpus} and no tolerances in {settings.tolerances}; start "
+            "with `tolcal new OP`, or give --corpus and --tolerances"
+        )
     for name in names if args.op is None else [args.op]:
         op = next((op for op in ops if op.name == name), None)
         if args.op is None:
@@ -166,6 +184,9 @@ def _show_op(name: str, op: Op | None, cells: dict[str, Tolerance]) -> None:
                   f"{', '.join(evidence.devices)}")  # fmt: skip
             print(f"               {text.held_out_claim(held.red, held.runs)}; detectable recall "
                   f"{text.percent(evidence.detectable_recall)}")  # fmt: skip
+        if mark is not None and mark.value != tolerance.value_digest:
+            print("  CHANGED BY HAND since it was approved: evidence and approval are of other "
+                  "numbers")  # fmt: skip
         if mark is not None:
             reason = f" because {mark.reason}" if mark.reason else ""
             where = f" in #{mark.pr}" if mark.pr is not None else ""

@@ -14,6 +14,7 @@ def ls(args: argparse.Namespace) -> int:
     """``tolcal history ls``."""
     from tolcal import history
 
+    config.must_exist(args)
     table = history.ls(config.load(args).history)
     print(f"{'run':<18}{'started':<27}{'origin':<14}{'rows':>7}{'failed':>8}{'kernels':>9}  device")
     for row in table.astype({"started": str, "origin": str}).to_dict("records"):
@@ -27,6 +28,7 @@ def verify(args: argparse.Namespace) -> int:
     """``tolcal history verify``."""
     from tolcal import history
 
+    config.must_exist(args)
     for line in history.verify(config.load(args).history):
         print(line)
     return 0

@@ -7,8 +7,6 @@ import importlib.util
 import sys
 from pathlib import Path
 
-import msgspec
-
 from tolcal import corpus, history, measure, tolerances
 from tolcal.cli import config
 from tolcal.history import columns, jsonlines
@@ -104,6 +102,14 @@ def run(args: argparse.Namespace) -> int:
     if args.history:
         shard = history.add(Path(args.history), records)
         _say(f"added to the history as {shard}")
+    over = [r for r in records if r.role == "control" and r.stats and r.stats.num_exceeding]
+    for record in over[:5]:
+        assert record.stats is not None
+        _say(f"exceeds: {record.id} {record.case.dtype} {record.case.dims_text}: "
+             f"{record.stats.num_exceeding} of {record.stats.count} elements; "
+             f"tolcal replay {record.id}")  # fmt: skip
+    if len(over) > 5:
+        _say(f"... and {len(over) - 5} more")
     failed = [r for r in records if r.status in ("crashed", "timeout")]
     for record in failed[:5]:
         _say(f"{record.status}: {record.id} {record.case.dtype} {record.case.dims_text}: "
@@ -127,27 +133,28 @@ def ci(args: argparse.Namespace) -> int:
     past = history.read_table(settings.history)
     out = Path(args.out)
     records = _measure_into(out / "records.jsonl.gz", _request(args, settings, ops, 1), settings)
-    fresh = columns.from_records(records)
-    frame = history.merge(past, fresh)
+    baseline = history.baseline(history.to_frame(past))
+    # A control that broke in this change must not widen its own tolerance.
+    broken = compare.regressed(records, approved, baseline)
+    sound = [r for r in records if (r.kernel, r.case.dtype) not in broken]
+    frame = history.merge(past, columns.from_records(sound))
     with terminal.progress("calibrating", "cells") as progress:
         proposal = calibrate.calibrate(
             frame, approved=approved, legacy=legacy(ops), progress=progress
         )
-    baseline = history.baseline(history.to_frame(past))
     verdict = compare.compare(records, approved, proposal, baseline, legacy(ops))
     document = Document(proposal, verdict)
     (out / "proposal.json").write_text(to_json(document), "utf-8")
     comment = FORMATS["comment"](document)
     (out / "comment.md").write_text(comment, "utf-8")
     print(comment, end="")
-    regressed = {(f.kernel, f.dtype) for f in verdict.findings if f.kind == "regression"}
-    if regressed:
+    if broken:
         _say(
             f"regressions, so the records stay out of the history; they are in "
             f"{out / 'records.jsonl.gz'}"
         )
     else:
-        shard = history.add(home, fresh)
+        shard = history.add(home, records)
         _say(f"records added to the history as {shard}")
     _say(f"written: {out / 'comment.md'}, {out / 'proposal.json'}, {out / 'records.jsonl.gz'}")
     return 1 if verdict.blocks else 0
@@ -159,6 +166,7 @@ def replay(args: argparse.Namespace) -> int:
     _need_torch()
     kernel_name, _, case_id = args.id.rpartition(":")
     ops = corpus.load(settings.corpus)
+    approved = tolerances.read(settings.tolerances)
     found = _recorded(settings, args, kernel_name, case_id)
     case = found[0].case if found else measure.find_case(ops, case_id, settings.cases.gate)
     if case is None:
@@ -173,7 +181,7 @@ def replay(args: argparse.Namespace) -> int:
     op = corpus.select((op,), [kernel_name or op.name])[0]
     request = measure.Request(
         ops=(op,), dtypes=(), device=settings.device, gate=0, explore=0, workers=1,
-        timeout=settings.timeout, limits=limits(ops, tolerances.read(settings.tolerances)),
+        timeout=settings.timeout, limits=limits(ops, approved),
     )  # fmt: skip
     print(f"{case.op} {case.dtype} {case.dims_text} profile={case.profile} seed={case.seed}")
     same = True
@@ -183,7 +191,8 @@ def replay(args: argparse.Namespace) -> int:
             continue
         if kernel_name and value.kernel != kernel_name:
             continue
-        same &= _show_replayed(value, [r for r in found if r.kernel == value.kernel])
+        _show_judged(value, approved.get((case.op, case.dtype)))
+        same &= _compare_recorded(value, [r for r in found if r.kernel == value.kernel])
     return 0 if same else 1
 
 
@@ -205,13 +214,33 @@ def _recorded(
     return list(columns.to_records(table.filter(mask)))
 
 
-def _show_replayed(new: Record, recorded: list[Record]) -> bool:
-    """Prints new against recorded; False if they differ where they must not."""
+def _show_judged(new: Record, tolerance: Tolerance | None) -> None:
+    """What the kernel did on the case, and whether its tolerance lets it pass."""
+    from tolcal import bounds, compare
+
     reason = f": {one_line(new.reason, 400)}" if new.reason else ""
     print(f"\n{new.id} ({new.role}): {new.status}{reason}")
-    if new.stats is not None:
-        print(f"  residual {new.stats.residual_max:.6g}, max_abs {new.stats.max_abs:.6g}, "
-              f"max_ulp {new.stats.max_ulp}, input hash {new.input_hash}")  # fmt: skip
+    if new.stats is None:
+        return
+    print(f"  largest residual {new.stats.residual_max:.6g}, max_abs {new.stats.max_abs:.6g}, "
+          f"max_ulp {new.stats.max_ulp}, input hash {new.input_hash}")  # fmt: skip
+    if tolerance is None:
+        print("  no approved tolerance to judge it by")
+        return
+    rows = compare.judged([new])
+    used = bounds.utilisation(rows.envelope, rows.z, tolerance.atol, tolerance.scaled_tol)[0]
+    if bounds.exceeds(rows, tolerance)[0]:
+        why = f"{used:.3g}x its bound" if used > 1 else f"bias {new.stats.bias:+.2f}"
+        if new.stats.nonfinite_mismatch:
+            why = f"{new.stats.nonfinite_mismatch} values not finite where the reference is"
+        print(f"  EXCEEDS its tolerance: {why}, {new.stats.num_exceeding} of {new.stats.count} "
+              "elements over")  # fmt: skip
+    else:
+        print(f"  passes its tolerance, of which it uses {100 * used:.1f} %")
+
+
+def _compare_recorded(new: Record, recorded: list[Record]) -> bool:
+    """Prints how new differs from recorded; False if it does where it must not."""
     here = [r for r in recorded if r.run.environment.key == new.run.environment.key]
     if not recorded:
         print("  no record of it to compare with")
@@ -243,4 +272,4 @@ def _show_replayed(new: Record, recorded: list[Record]) -> bool:
 
 def _field(record: Record, name: str) -> str:
     value = None if record.stats is None else getattr(record.stats, name)
-    return msgspec.json.encode(value).decode()
+    return " ".join(map(repr, value)) if isinstance(value, tuple) else repr(value)

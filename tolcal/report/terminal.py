@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -18,32 +20,39 @@ from tolcal.report.document import Document
 
 #: Where there is no terminal, a line at most this often.
 PLAIN_SECONDS = 10.0
+#: Below this width the table of cells leaves columns out.
+NARROW = 120
 
 
 def render(document: Document) -> str:
-    """The headline, every cell, and the findings, in the terminal's width (160 in a pipe)."""
-    wide = sys.stdout.isatty()
+    """The headline, every cell, and the findings, in the width of the terminal or COLUMNS."""
+    tty = sys.stdout.isatty()
+    # COLUMNS rules; then the terminal's width; a pipe gets what the widest table needs.
+    width = shutil.get_terminal_size((160, 24)).columns if tty else _columns(160)
     console = Console(
         file=io.StringIO(),
-        width=None if wide else 160,
-        force_terminal=wide or None,
+        width=width,
+        force_terminal=tty or None,
         highlight=False,
         markup=False,
     )
-    console.print(cells(document.proposal))
+    narrow = width < NARROW
+    console.print(cells(document.proposal, narrow))
     verdict = document.verdict
     console.print()
     if verdict and verdict.findings:
-        table = Table("finding", "kernel", "dtype", "cases", "over", "replay", box=None)
-        for f in verdict.findings:
-            if f.kind == "caught" and not f.newly:
-                continue
+        table = Table("finding", "kernel", "dtype", "cases", "exceeds", box=None)
+        shown = [f for f in verdict.findings if f.kind != "caught" or f.newly]
+        for f in shown:
             over = "-" if f.over is None else text.number(f.over) + "x"
             table.add_row(
                 f.kind + (" (blocks)" if f.blocks else ""), one_line(f.kernel, 80),
-                one_line(f.dtype, 20), f"{f.exceeding} of {f.cases}", over, one_line(f.worst, 100),
+                one_line(f.dtype, 20), f"{f.exceeding} of {f.cases}", over,
             )  # fmt: skip
         console.print(table)
+        for f in shown:  # whole, to be copied: no table may cut an id
+            if f.exceeding:
+                console.print(f"  tolcal replay {one_line(f.worst, 100)}", soft_wrap=True)
         console.print()
     p = document.proposal
     console.print(f"tolcal: {text.headline(p, verdict)}")
@@ -61,33 +70,51 @@ def render(document: Document) -> str:
     return "".join(f"{line.rstrip()}\n" for line in console.file.getvalue().splitlines())
 
 
-def cells(proposal: Proposal) -> Table:
-    """One row a cell: what is allowed at the median element, before and after."""
+def _columns(default: int) -> int:
+    text = os.environ.get("COLUMNS", "")
+    return int(text) if text.isdecimal() and int(text) > 0 else default
+
+
+def cells(proposal: Proposal, narrow: bool = False) -> Table:
+    """One row a cell: what is allowed at the median element, before and after.
+
+    ``narrow`` leaves columns out; no number is ever cut.
+    """
     first = "kernel" if proposal.by == "kernel" else "op"
     table = Table(box=None)
     table.add_column(first, no_wrap=True)
     table.add_column("dtype", no_wrap=True)
     last = "proposed_tol" if proposal.rule == "paper" else "paper"
-    for name in ("now", "proposed", "tighter", "rows", "runs", "red held out", "recall", last):
-        table.add_column(name, justify="right")
-    table.add_column("")
+    names = ["now", "proposed", "tighter", "red held out"]
+    if not narrow:
+        names[3:3] = ["rows", "runs"]
+        names += ["recall"]
+    if not narrow or proposal.rule == "paper":
+        names += [last]
+    for name in names:
+        table.add_column(name, justify="right", no_wrap=True)
+    if not narrow:
+        table.add_column("")
     for c in proposal.cells:
-        row = [
+        value = f"{c.proposed_tol:.2e}" if c.proposed_tol is not None else "-"
+        row = {
+            "now": text.scientific(c.allowed_now),
+            "proposed": text.scientific(c.allowed_proposed) if c.allowed_proposed else c.state,
+            "tighter": text.factor(c.tightening),
+            "rows": str(c.rows),
+            "runs": str(c.runs),
+            "red held out": f"{c.held_out.runs_with_false_alarms} of {c.held_out.runs}",
+            "recall": text.percent(c.detectable_recall),
+            "proposed_tol": value,
+            "paper": text.scientific(c.allowed_paper),
+        }
+        state = one_line(f"{c.state}: {c.note}" if c.note else c.state, 200)
+        table.add_row(
             one_line(c.kernel or c.op, 80),
             one_line(c.dtype, 20),
-            text.scientific(c.allowed_now),
-            text.scientific(c.allowed_proposed),
-            text.factor(c.tightening),
-            str(c.rows),
-            str(c.runs),
-            f"{c.held_out.runs_with_false_alarms} of {c.held_out.runs}",
-            text.percent(c.detectable_recall),
-        ]
-        if proposal.rule == "paper":
-            row.append("-" if c.proposed_tol is None else f"{c.proposed_tol:.2e}")
-        else:
-            row.append(text.scientific(c.allowed_paper))
-        table.add_row(*row, c.state if not c.note else one_line(f"{c.state}: {c.note}", 200))
+            *(row[name] for name in names),
+            *([] if narrow else [state]),
+        )
     return table
 
 

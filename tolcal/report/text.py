@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from tolcal.model import CellProposal, Finding, Locked, Proposal, Verdict
+from tolcal.model import CellProposal, Finding, Locked, Proposal, Verdict, plural
 
 #: Everything that reaches Markdown as a name goes through this: nothing else can be a mention,
 #: a link, HTML or the end of a table cell.
@@ -73,11 +73,6 @@ def factor(value: float | None) -> str:
 def percent(value: float | None) -> str:
     """Rounded down, so that 100 % means all."""
     return "-" if value is None else f"{math.floor(value * 1000) / 10:.1f} %"
-
-
-def plural(count: int, one: str, many: str | None = None) -> str:
-    """``1 regression``, ``2 regressions``."""
-    return f"{count} {one if count == 1 else many or one + 's'}"
 
 
 def upper_bound(bad: int, runs: int) -> float:
