@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -54,10 +55,16 @@ def make_run(**changes: Any) -> Run:
     return Run(**fields | changes)
 
 
+def single(value: float) -> float:
+    """The nearest float32, which is what a record may hold."""
+    rounded: float = struct.unpack("f", struct.pack("f", value))[0]
+    return rounded
+
+
 def make_stats(residual: float = 0.0, scale: float = 1.0, **changes: Any) -> ErrorStats:
     """One element of that residual and scale, in units where u = 2^-24."""
     u = 2.0**-24
-    envelope = tuple(max(0.0, residual - c * u * scale) for c in ENVELOPE_GRID)
+    envelope = tuple(single(max(0.0, residual - c * u * scale)) for c in ENVELOPE_GRID)
     fields: dict[str, Any] = {
         "count": 4096,
         "num_exceeding": 0,
