@@ -13,7 +13,7 @@ from tests_support import CORPUS, DATA, ROOT, make_record, make_run, make_stats
 
 from tolcal import bounds, calibrate, corpus, history, tolerances
 from tolcal.history import columns
-from tolcal.model import Proposal, Record, TolcalError, Tolerance
+from tolcal.model import AllClose, Proposal, Record, TolcalError, Tolerance
 
 
 @functools.cache
@@ -329,3 +329,45 @@ def test_a_device_that_was_not_fitted_is_in_no_figure() -> None:
         "NVIDIA H200: 9 runs of 2026-11-01 to 2026-11-29 on 1 GPU",
         "a cpu: 1 run of 2026-11-29, too few to fit",
     )
+
+
+# --- the baseline ---------------------------------------------------------------------------
+
+
+def known(records: list[Record], residual: float | None = 2.0**-20) -> tuple[set[str], int]:
+    """Kernel hashes that a baseline takes for known, and how many environments it has seen."""
+    tolerance = Tolerance(residual or 0.0, 0.0, AllClose(1.0, 1.0))
+    approved = {} if residual is None else {("softmax", "float32"): tolerance}
+    found = calibrate.baseline(frame_of(records), approved)
+    hashes = found.sources.get(("softmax_triton", "float32"), frozenset())
+    return {h[0] for h in hashes}, len(found.environments.get("softmax_triton", ()))
+
+
+def test_a_source_is_known_once_it_was_found_good() -> None:
+    """Enough rows that ran and pass: older sources stay known beside newer ones."""
+    first = control_rows(runs=2, kernel_hash="a")
+    second = control_rows(runs=2, kernel_hash="b")
+    assert known(first + second) == ({"a", "b"}, 1)
+    assert known(first[:99]) == (set(), 1)
+    assert known(first, residual=None) == ({"a"}, 1)
+
+
+def test_a_wrong_source_never_becomes_known() -> None:
+    """Rows that exceed, crash or come from a pull request make no source a known one."""
+    rows = control_rows(runs=2, kernel_hash="a")
+    assert known([*rows, make_record(seed=9, kernel_hash="a", stats=make_stats(1.0))])[0] == set()
+    crash = make_record(seed=9, kernel_hash="a", status="crashed", stats=None, reason="boom")
+    assert known([*rows, crash])[0] == set()
+    run = make_run(id="f" * 16, origin="pull_request")
+    theirs = [msgspec.structs.replace(r, run=run, case=r.case) for r in rows]
+    assert known(theirs) == (set(), 0)
+
+
+def test_an_environment_with_drift_does_not_unmake_a_source() -> None:
+    """A source that is good on one device is known, though it exceeds on another."""
+    environment = msgspec.structs.replace(make_run().environment, driver="other")
+    run = make_run(id="d" * 16, environment=environment)
+    drift = [
+        make_record(run=run, seed=s, kernel_hash="a", stats=make_stats(1.0)) for s in range(100)
+    ]
+    assert known(control_rows(runs=2, kernel_hash="a") + drift) == ({"a"}, 2)

@@ -70,7 +70,10 @@ def seen(records: Sequence[Record]) -> Baseline:
     for r in records:
         keys = environments.get(r.kernel, frozenset())
         environments[r.kernel] = keys | {r.run.environment.key}
-    hashes = {r.kernel: (r.kernel_hash, r.reference_hash, r.op_hash) for r in records}
+    hashes = {
+        (r.kernel, r.case.dtype): frozenset({(r.kernel_hash, r.reference_hash, r.op_hash)})
+        for r in records
+    }
     return Baseline(hashes, environments)
 
 

@@ -26,7 +26,6 @@ from tests_support import (
     CORPUS,
     DATA,
     ROOT,
-    make_environment,
     make_record,
     make_run,
     make_stats,
@@ -567,31 +566,6 @@ def test_ls_has_a_row_for_each_run(tmp_path: Path) -> None:
     rows = history.ls([tmp_path]).astype({"origin": str}).to_dict("records")
     told = [[r[k] for k in ("run_id", "origin", "rows", "kernels", "failed")] for r in rows]
     assert told == [["00000000000000aa", "local", 3, 1, 0], ["1" * 16, "ingest", 3, 2, 1]]
-
-
-def test_baseline_takes_the_latest_trusted_run(tmp_path: Path) -> None:
-    """A kernel's known sources are those of its latest trusted run; pull requests don't count."""
-
-    def record(started: str, origin: str, mark: str, driver: str) -> Record:
-        run = make_run(
-            id=mark * 16, started=f"2026-12-{started}T00:00:00+00:00", origin=origin,
-            environment=make_environment(driver=driver),
-        )  # fmt: skip
-        return make_record(run=run, kernel_hash=mark, reference_hash=mark + "r", op_hash=mark + "o")
-
-    records = [
-        record("02", "ingest", "b", "2"),
-        record("01", "local", "a", "1"),
-        record("09", "pull_request", "e", "3"),
-        make_record(run=make_run(id="f" * 16, started="", origin="import"), kernel_hash=""),
-    ]
-    for kept in (records, records[::-1]):
-        known = history.baseline(history.to_frame(columns.from_records(kept)))
-        assert known.sources == {"softmax_triton": ("b", "br", "bo")}
-        keys = {r.run.environment.key for r in records if r.run.origin != "pull_request"}
-        assert known.environments == {"softmax_triton": frozenset(keys)}
-    nothing = history.baseline(history.to_frame(columns.from_records(records[2:3])))
-    assert (nothing.sources, nothing.environments) == ({}, {})
 
 
 # --- the published results ------------------------------------------------------------------

@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+import msgspec
 import numpy as np
 
 from tolcal import bounds
@@ -66,7 +67,7 @@ def compare(
         ran = [r for r in group if r.status == "ok" and r.stats is not None]
         if not ran:
             continue
-        present, future = approved.get(cell), proposed.get(cell)
+        present, future = (_in_units_of(t.get(cell), ran[0].roundoff) for t in (approved, proposed))
         if group[0].role == "control":
             finding = _control(ran, present, changed, baseline)
         else:
@@ -104,7 +105,8 @@ def regressed(
     return frozenset(
         key
         for key, group in groups.items()
-        if (tolerance := approved.get((group[0].case.op, key[1]))) is not None
+        if (tolerance := _in_units_of(approved.get((group[0].case.op, key[1])), group[0].roundoff))
+        is not None
         and _changed(group[0], baseline)
         and bounds.exceeds(judged(group), tolerance).any()
     )
@@ -113,7 +115,16 @@ def regressed(
 def _changed(record: Record, baseline: Baseline) -> bool:
     """Whether the kernel, its reference or its contract is not what the history last saw."""
     hashes = (record.kernel_hash, record.reference_hash, record.op_hash)
-    return baseline.sources.get(record.kernel) != hashes
+    return hashes not in baseline.sources.get((record.kernel, record.case.dtype), frozenset())
+
+
+def _in_units_of(tolerance: Tolerance | None, roundoff: float) -> Tolerance | None:
+    """The same bound in another unit: a changed compute_dtype must not loosen what is approved."""
+    evidence = tolerance.evidence if tolerance is not None else None
+    if tolerance is None or evidence is None or evidence.roundoff in (None, roundoff):
+        return tolerance
+    scaled = tolerance.scaled_tol * (evidence.roundoff or roundoff) / roundoff
+    return msgspec.structs.replace(tolerance, scaled_tol=scaled)
 
 
 def judged(records: Sequence[Record]) -> bounds.Rows:

@@ -271,6 +271,8 @@ def source_hash(path: Path) -> tuple[str, bool]:
             tree = ast.parse(seen[current], str(current))
         except OSError as error:
             raise TolcalError(f"{current}: cannot read it: {error.strerror}") from None
+        except (RecursionError, MemoryError):
+            raise TolcalError(f"{current}: nested too deeply to be parsed; mend the file") from None
         except (SyntaxError, ValueError) as error:
             line = getattr(error, "lineno", None) or 1
             raise TolcalError(f"{current}:{line}: not Python: {error}; mend the file") from None

@@ -302,6 +302,7 @@ class Evidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     held_out: HeldOut
     history: str
     detectable_recall: float | None = None  # None: the op has no detectable buggy row
+    roundoff: float | None = None  # u that scaled_tol is in units of; None: the record's own
 
 
 class Approved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -413,6 +414,7 @@ class CellProposal(msgspec.Struct, frozen=True):
     detectable_recall: float | None
     held_out: HeldOutRows
     note: str = ""
+    base: str | None = None  # value digest of the approved tolerance that it was compared with
 
 
 class Locked(msgspec.Struct, frozen=True):
@@ -463,8 +465,8 @@ class Proposal(msgspec.Struct, frozen=True):
 class Baseline(msgspec.Struct, frozen=True):
     """What the trusted history knows of a kernel: the sources and environments it was seen in."""
 
-    #: kernel -> hashes (kernel, reference, op.toml) of its most recent trusted run
-    sources: dict[str, tuple[str, str, str]]
+    #: (kernel, dtype) -> hashes (kernel, reference, op.toml) that were measured and found good
+    sources: dict[tuple[str, str], frozenset[tuple[str, str, str]]]
     #: kernel -> environment keys
     environments: dict[str, frozenset[str]]
 

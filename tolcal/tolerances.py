@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import tomlkit
 import tomlkit.items
 
 from tolcal import tomlfile
-from tolcal.model import DTYPES, Cell, TolcalError, Tolerance
+from tolcal.model import DTYPES, NAME, Cell, TolcalError, Tolerance
 
 SCHEMA = 1
 HEADER = """\
@@ -54,6 +55,15 @@ def read(path: Path) -> dict[Cell, Tolerance]:
     return cells
 
 
+def changed_by_hand(cells: Mapping[Cell, Tolerance]) -> list[Cell]:
+    """Cells whose numbers are not those that were approved."""
+    return [
+        cell
+        for cell, tolerance in cells.items()
+        if tolerance.approved and tolerance.approved.value != tolerance.value_digest
+    ]
+
+
 def _check_numbers(tolerance: Tolerance, path: Path, text: str, at: tuple[str, str]) -> None:
     numbers: dict[tuple[str, ...], float | None] = {
         ("atol",): tolerance.atol,
@@ -84,6 +94,10 @@ def write(path: Path, cells: Mapping[Cell, Tolerance]) -> None:
     Other cells and all comments stay as they are, byte for byte; the file is replaced in one
     step, so a reader never sees half of it.
     """
+    for (op, dtype), tolerance in cells.items():
+        if not NAME.fullmatch(op) or dtype not in DTYPES:
+            raise TolcalError(f"{path}: {op}/{dtype}: no name of a cell; nothing was written")
+        _check_numbers(tolerance, path, "", (op, dtype))
     if path.exists():
         read(path)  # never edit what could not be read
         document = tomlkit.parse(path.read_bytes().decode("utf-8"))
@@ -104,7 +118,7 @@ def write(path: Path, cells: Mapping[Cell, Tolerance]) -> None:
                 f"can't be edited in place; write it as one table [{op}.{dtype}]"
             )
         _replace(parent[dtype], _table(tolerance))
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     temporary.write_bytes(tomlkit.dumps(document).encode("utf-8"))
     temporary.replace(path)
 

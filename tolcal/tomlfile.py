@@ -35,8 +35,10 @@ def read(path: Path) -> tuple[dict[str, Any], str]:
         raise TolcalError(
             f"{path}:{error.lineno}:{error.colno}: not TOML: {reason}; mend the syntax there"
         ) from None
-    except RecursionError:
-        raise TolcalError(f"{path}: nested too deeply to be one of tolcal's files") from None
+    except (RecursionError, ValueError):  # ValueError: an integer of thousands of digits
+        raise TolcalError(
+            f"{path}: nested too deeply, or a number too long, to be one of tolcal's files"
+        ) from None
 
 
 def convert(data: Any, into: type[T], path: Path, text: str, at: tuple[str, ...] = ()) -> T:

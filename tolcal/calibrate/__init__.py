@@ -27,6 +27,7 @@ from tolcal.calibrate.evaluate import (
 )
 from tolcal.calibrate.rows import Control, controls_of, judged_rows
 from tolcal.model import (
+    Baseline,
     BuggyRecall,
     Cell,
     CellProposal,
@@ -42,13 +43,15 @@ from tolcal.model import (
     plural,
 )
 
-__all__ = ["calibrate", "judged_rows", "locked"]
+__all__ = ["baseline", "calibrate", "judged_rows", "locked"]
 
 #: Rows a control needs: below that one history in a hundred holds no ill-conditioned case.
 MIN_ROWS = 720
 #: A tightening below this factor, or seen in fewer runs, is not worth a maintainer's time.
 WORTH = 1.25
 WORTH_RUNS = 3
+#: Rows of a kernel and dtype that make its source a known one.
+KNOWN_ROWS = 100
 
 Rule = Literal["residual", "paper"]
 By = Literal["op", "kernel"]
@@ -101,6 +104,8 @@ def calibrate(
     wide = {c.kernel: c for c in controls if c.dtype == "float32"}
     results = []
     for number, (_, members) in enumerate(sorted(groups.items())):
+        if not any(m.trusted.any() for m in members):
+            continue  # pull requests alone are no evidence
         cell = (members[0].op, members[0].dtype)
         progress(number, len(groups), "/".join(cell))
         names = {m.kernel for m in members}
@@ -206,6 +211,7 @@ def _cell(
                 held_out=HeldOut(held.runs, held.runs_with_false_alarms),
                 history=history_digest,
                 detectable_recall=_rounded(total.detectable_recall),
+                roundoff=members_all[0].arrays.roundoff,
             ),
         )
     scale, ref = _median_element(used)
@@ -231,6 +237,7 @@ def _cell(
         devices=tuple(names),
         needs_rows=max(0, lacking),
         tolerance=tolerance,
+        base=None if approved is None else approved.value_digest,
         proposed_tol=paper_tol if rule == "paper" else None,
         allowed_now=now,
         allowed_source="approved" if approved else "none" if legacy is None else "legacy",
@@ -244,6 +251,34 @@ def _cell(
         note=note,
     )
     return cell, recalls, alarms
+
+
+def baseline(frame: pd.DataFrame, approved: Tolerances) -> Baseline:
+    """What the trusted rows of a history know of each kernel.
+
+    A source is known once it was found good: in some environment at least KNOWN_ROWS of its rows
+    ran in that dtype, none failed to run, and none exceeds the approved tolerance. A wrong kernel
+    whose records got into a history thus stays a changed one.
+    """
+    trusted = frame[(frame["origin"] != "pull_request") & (frame["kernel_hash"] != "")]
+    trusted = trusted[trusted["status"] != "skipped"]
+    sources: dict[tuple[str, str], set[tuple[str, str, str]]] = {}
+    environments: dict[str, set[str]] = {}
+    keys = ["kernel", "dtype", "op", "environment", "kernel_hash", "reference_hash", "op_hash"]
+    for key, rows in trusted.groupby(keys, observed=True, sort=False):
+        kernel, dtype, op, environment, *hashes = map(str, key)
+        environments.setdefault(kernel, set()).add(environment)
+        if len(rows) < KNOWN_ROWS or not (rows["status"] == "ok").all():
+            continue
+        tolerance = approved.get((op, dtype))
+        control = rows["role"].iloc[0] == "control"
+        if control and tolerance and bounds.exceeds(judged_rows(rows), tolerance).any():
+            continue
+        sources.setdefault((kernel, dtype), set()).add((hashes[0], hashes[1], hashes[2]))
+    return Baseline(
+        {key: frozenset(value) for key, value in sources.items()},
+        {key: frozenset(value) for key, value in environments.items()},
+    )
 
 
 def _state(

@@ -26,7 +26,10 @@ class Control:
         self.judged = judged_rows(rows)
         #: Rows that can be fitted: imported ones have no envelope, and no tolerance covers a
         #: non-finite value where the reference is finite.
-        self.fits = np.isfinite(self.arrays.envelope[:, 0])
+        self.fits = np.isfinite(self.arrays.envelope).all(1)
+        self.fits &= np.isfinite(self.arrays.envelope_abs).all(1)
+        # After a change of compute_dtype the envelopes of older rows are in another unit.
+        self.fits &= rows["roundoff"].to_numpy(np.float64) == self.arrays.roundoff
 
     def calibrated_devices(self, min_rows: int) -> list[str]:
         """Device classes with at least that many trusted rows to fit."""
@@ -91,7 +94,7 @@ def _fit_rows(rows: pd.DataFrame) -> fit.Rows:
         rms=column("ref_rms"),
         bias=column("bias"),
         bias_count=column("bias_count"),
-        roundoff=float(rows["roundoff"].iloc[0]),
+        roundoff=float(rows["roundoff"].mode().iloc[0]),
     )
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 from tolcal import corpus, tolerances
 from tolcal.cli import config
-from tolcal.model import Approved, Cell, CellProposal, Op, TolcalError, Tolerance, plural
+from tolcal.model import Approved, Cell, CellProposal, Op, TolcalError, Tolerance, one_line, plural
 from tolcal.report import FORMATS, text
 from tolcal.report.document import Document, read, to_json
 
@@ -96,8 +96,18 @@ def approve(args: argparse.Namespace) -> int:
     by = args.by or _git_user()
     now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     values: dict[Cell, Tolerance] = {}
+    present = tolerances.read(settings.tolerances)
     for cell in cells:
         assert cell.tolerance is not None
+        now_approved = present.get((cell.op, cell.dtype))
+        base = None if now_approved is None else now_approved.value_digest
+        if base == cell.tolerance.value_digest:
+            continue  # approved already
+        if base != cell.base:
+            raise TolcalError(
+                f"{args.proposal}: {cell.op}/{cell.dtype} in {settings.tolerances} is not what "
+                "the proposal was compared with; calibrate again (`tolcal calibrate --json`)"
+            )
         approved = Approved(
             by=by,
             at=now,
@@ -150,16 +160,21 @@ def show(args: argparse.Namespace) -> int:
         op = next((op for op in ops if op.name == name), None)
         if args.op is None:
             cells = ", ".join(d for o, d in approved if o == name) or "uncalibrated"
-            print(f"{name:<18}{cells:<32}{op.summary if op else 'not in the corpus'}")
+            summary = one_line(op.summary, 200) if op else "not in the corpus"
+            print(one_line(f"{name:<18}", 80).ljust(18) + f"{cells:<32}{summary}")
         else:
             _show_op(name, op, {d: t for (o, d), t in approved.items() if o == name})
     return 0
 
 
 def _show_op(name: str, op: Op | None, cells: dict[str, Tolerance]) -> None:
-    print(f"{name}: {op.summary if op else 'not in the corpus'}")
+    print(f"{name}: {one_line(op.summary, 200) if op else 'not in the corpus'}")
     for kernel in op.kernels if op else ():
-        fault = f" corrupts {kernel.corrupts}: {kernel.fault}" if kernel.corrupts else ""
+        fault = (
+            f" corrupts {kernel.corrupts}: {one_line(kernel.fault or '', 200)}"
+            if kernel.corrupts
+            else ""
+        )
         print(f"  {kernel.role:<8}{kernel.name}{fault}")
     for dtype in dict.fromkeys([*(op.dtypes if op else ()), *cells]):
         print(f"\n{name}/{dtype}")
@@ -184,7 +199,7 @@ def _show_op(name: str, op: Op | None, cells: dict[str, Tolerance]) -> None:
                   f"{', '.join(evidence.devices)}")  # fmt: skip
             print(f"               {text.held_out_claim(held.red, held.runs)}; detectable recall "
                   f"{text.percent(evidence.detectable_recall)}")  # fmt: skip
-        if mark is not None and mark.value != tolerance.value_digest:
+        if mark is not None and tolerances.changed_by_hand({(name, dtype): tolerance}):
             print("  CHANGED BY HAND since it was approved: evidence and approval are of other "
                   "numbers")  # fmt: skip
         if mark is not None:

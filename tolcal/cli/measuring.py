@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import secrets
 import sys
 from pathlib import Path
 
@@ -54,7 +55,8 @@ def _measure_into(path: Path, request: measure.Request, settings: config.Config)
     """Measures, writing each record to ``path`` as it comes."""
     records = []
     # Beside it first: a run that fails at the start must not cost the records of the last one.
-    partial = path.with_name(f"partial-{path.name}")
+    # A name of its own: two runs into one folder must not write into one file.
+    partial = path.with_name(f"partial-{secrets.token_hex(4)}-{path.name}")
     try:
         with (
             terminal.progress("measuring", "records") as progress,
@@ -128,12 +130,21 @@ def ci(args: argparse.Namespace) -> int:
     settings = config.load(args)
     _need_torch()
     ops = corpus.select(corpus.load(settings.corpus), args.ops)
+    if args.tolerances and not settings.tolerances.exists():
+        raise TolcalError(f"--tolerances {settings.tolerances}: no such file")
     approved = tolerances.read(settings.tolerances)
+    by_hand = tolerances.changed_by_hand(approved)
+    if by_hand:
+        op, dtype = by_hand[0]
+        raise TolcalError(
+            f"{settings.tolerances}: [{op}.{dtype}] was changed by hand since it was approved "
+            f"({len(by_hand)} such cells): restore it, or approve a proposal (`tolcal approve`)"
+        )
     home = config.writable_history(settings.history)
     past = history.read_table(settings.history)
     out = Path(args.out)
     records = _measure_into(out / "records.jsonl.gz", _request(args, settings, ops, 1), settings)
-    baseline = history.baseline(history.to_frame(past))
+    baseline = calibrate.baseline(history.to_frame(past), approved)
     # A control that broke in this change must not widen its own tolerance.
     broken = compare.regressed(records, approved, baseline)
     sound = [r for r in records if (r.kernel, r.case.dtype) not in broken]
@@ -148,10 +159,13 @@ def ci(args: argparse.Namespace) -> int:
     comment = FORMATS["comment"](document)
     (out / "comment.md").write_text(comment, "utf-8")
     print(comment, end="")
-    if broken:
+    broke = (
+        broken or verdict.blocks or any(f.kind == "crashed" and f.changed for f in verdict.findings)
+    )
+    if broke:
         _say(
-            f"regressions, so the records stay out of the history; they are in "
-            f"{out / 'records.jsonl.gz'}"
+            "regressions or crashes of what changed, so the records stay out of the history; they "
+            f"are in {out / 'records.jsonl.gz'}"
         )
     else:
         shard = history.add(home, records)

@@ -20,9 +20,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tolcal.history import columns, jsonlines
-from tolcal.model import Baseline, Record, TolcalError, digest
+from tolcal.model import Record, TolcalError, digest
 
-__all__ = ["add", "baseline", "jsonlines", "ls", "read", "read_table", "verify"]
+__all__ = ["add", "jsonlines", "ls", "read", "read_table", "verify"]
 
 MANIFEST = "MANIFEST"
 
@@ -92,7 +92,7 @@ def _shards(folder: Path) -> list[Path]:
     names = {shard.stem for shard in shards}
     manifest = folder / MANIFEST
     if manifest.exists():
-        for number, line in enumerate(manifest.read_text("utf-8").splitlines(), 1):
+        for number, line in enumerate(manifest.read_text("utf-8", "replace").splitlines(), 1):
             name = line.split(" ")[0]
             if name and name not in names:
                 raise TolcalError(
@@ -144,16 +144,25 @@ def add(folder: Path, records: Iterable[Record] | pa.Table) -> Path | None:
         name = hashlib.sha256(temporary.read_bytes()).hexdigest()[:16]
         final = folder / f"{name}.parquet"
         if final.exists():
+            _list(folder, name, table.num_rows)
             return final
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         temporary.replace(final)
     finally:
         temporary.unlink(missing_ok=True)
-    # One write to a file opened for appending: concurrent writers don't lose each other's line.
-    with (folder / MANIFEST).open("ab", buffering=0) as manifest:
-        manifest.write(f"{name} {table.num_rows}\n".encode())
+    _list(folder, name, table.num_rows)
     return final
+
+
+def _list(folder: Path, name: str, rows: int) -> None:
+    """Puts a shard into MANIFEST, unless it stands there (a kill may have come in between)."""
+    path = folder / MANIFEST
+    if path.exists() and f"{name} " in path.read_text("utf-8", "replace"):
+        return
+    # One write to a file opened for appending: concurrent writers don't lose each other's line.
+    with path.open("ab", buffering=0) as manifest:
+        manifest.write(f"{name} {rows}\n".encode())
 
 
 def write_parquet(path: Path, table: pa.Table) -> None:
@@ -183,23 +192,6 @@ def content_digest(frame: pd.DataFrame) -> str:
     plain = frame[names].astype(dict.fromkeys(names[:5], str))
     rows = pd.util.hash_pandas_object(plain, index=False).to_numpy()
     return digest("history", len(frame), int(rows.sum(dtype=np.uint64)))
-
-
-def baseline(frame: pd.DataFrame) -> Baseline:
-    """What the trusted rows of a history know of each kernel."""
-    trusted = frame[frame["origin"] != "pull_request"]
-    sources: dict[str, tuple[str, str, str]] = {}
-    environments: dict[str, frozenset[str]] = {}
-    for kernel, rows in trusted.groupby("kernel", observed=True):
-        # Imported rows have no hashes and say nothing about sources.
-        hashed = rows[rows["kernel_hash"] != ""]
-        if len(hashed):
-            last = hashed.iloc[int(hashed["started"].astype(str).to_numpy().argmax())]
-            sources[str(kernel)] = (
-                str(last["kernel_hash"]), str(last["reference_hash"]), str(last["op_hash"])
-            )  # fmt: skip
-        environments[str(kernel)] = frozenset(str(key) for key in rows["environment"].unique())
-    return Baseline(sources, environments)
 
 
 def ls(paths: Sequence[Path]) -> pd.DataFrame:

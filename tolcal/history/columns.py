@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tolcal.model import ENVELOPE_GRID, Case, Environment, ErrorStats, Record, Run, TolcalError
+from tolcal.model import (
+    DTYPES,
+    ENVELOPE_GRID,
+    Case,
+    Environment,
+    ErrorStats,
+    Record,
+    Run,
+    TolcalError,
+)
 
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 _POINTS = range(len(ENVELOPE_GRID))
@@ -102,10 +112,17 @@ def conform(table: pa.Table, path: Path) -> pa.Table:
             "tolcal history of this version; import foreign results with `tolcal history import`"
         )
     try:
-        return table.select(SCHEMA.names).cast(SCHEMA)
+        table = table.select(SCHEMA.names).cast(SCHEMA)
     except (pa.ArrowException, ValueError) as error:
         reason = " ".join(str(error).split())[:160]
         raise TolcalError(f"{path}: a column has another type than ours: {reason}") from None
+    problems = unsound(table)
+    if problems:
+        raise TolcalError(
+            f"{path}: {problems[0]}: no honest record has that; restore it from a backup or "
+            "artifact (nothing was changed)"
+        )
+    return table
 
 
 def from_records(records: Iterable[Record]) -> pa.Table:
@@ -223,21 +240,50 @@ def _stats(row: dict[str, Any]) -> ErrorStats | None:
     return ErrorStats(**{name: row[name] for name in _SCALARS}, **tuples)  # type: ignore[arg-type]
 
 
-def inconsistent(table: pa.Table) -> list[str]:
-    """What no honest record holds: a reason a record, empty if all are sound."""
+def unsound(table: pa.Table) -> list[str]:
+    """What no honest record holds; empty if all are sound. One pass a column."""
     problems = []
-    text = pc.cast(table["status"], pa.string())
-    ok = pc.equal(text, "ok")
-    lacks = pc.sum(pc.and_(ok, pc.is_null(table["count"]))).as_py() or 0
-    problems += ["a record with status ok and no statistics"] * lacks
-    for name in ("max_abs", "residual_max", "scaled_max", *TUPLES["envelope"]):
-        negative = pc.sum(pc.less(table[name], 0.0)).as_py() or 0
-        problems += [f"a record with {name} < 0"] * negative
-    for row in (
-        table.select(["op", "dtype", "dims", "profile", "layout", "seed", "case_id"])
-        .slice(0, 1000)
-        .to_pylist()
-    ):
-        if parse_case(row).id != row["case_id"]:
+    for name in ("run_id", "kernel", "op", "dtype", "dims", "case_id", "status", "role", "origin"):
+        if table[name].null_count:
+            problems.append(f"a record without {name}")
+    allowed = {
+        "dtype": list(DTYPES),
+        "status": ["ok", "crashed", "timeout", "skipped"],
+        "role": ["control", "buggy"],
+        "origin": ["local", "ingest", "pull_request", "import"],
+        "case_set": ["gate", "explore"],
+    }
+    for name, values in allowed.items():
+        found = set(pc.unique(pc.cast(table[name], pa.string())).to_pylist())
+        problems += [f"a record with {name} {v!r}" for v in found - set(values) if v is not None]
+    ok = pc.equal(pc.cast(table["status"], pa.string()), "ok")
+    if pc.any(pc.and_(ok, pc.is_null(table["count"]))).as_py():
+        problems.append("a record with status ok and no statistics")
+    for names in (TUPLES["envelope"], TUPLES["envelope_abs"]):
+        for first, second in itertools.pairwise(names):
+            if pc.any(pc.less(table[first], table[second])).as_py():
+                problems.append(f"a record with {second} above {first}")
+        if pc.any(pc.less(table[names[-1]], 0.0)).as_py():
+            problems.append(f"a record with {names[-1]} < 0")
+    for name in ("max_abs", "residual_max", "scaled_max", "scaled_max_abs", *TUPLES["envelope"]):
+        if pc.any(pc.is_nan(table[name])).as_py() and name != "max_abs":
+            problems.append(f"a record with {name} = nan")
+        if pc.any(pc.less(table[name], 0.0)).as_py():
+            problems.append(f"a record with {name} < 0")
+    if pc.any(pc.greater(pc.abs(table["bias"]), 1.0)).as_py():
+        problems.append("a record with bias outside -1 to 1")
+    return problems
+
+
+def inconsistent(table: pa.Table) -> list[str]:
+    """Records whose case id is not that of their case."""
+    names = ["op", "dtype", "dims", "profile", "layout", "seed", "case_id"]
+    problems = []
+    for row in table.select(names).to_pylist():
+        try:
+            sound = parse_case(row).id == row["case_id"]
+        except (ValueError, AttributeError, TypeError):
+            sound = False
+        if not sound:
             problems.append(f"case id {row['case_id']} does not belong to its case")
     return problems

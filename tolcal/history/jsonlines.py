@@ -9,6 +9,7 @@ Not-a-number and infinities are the strings "nan", "inf", "-inf", in statistics 
 from __future__ import annotations
 
 import gzip
+import itertools
 import math
 import re
 import struct
@@ -209,7 +210,8 @@ def _check_body(body: _Body) -> None:
     for value in (body.input_hash, body.kernel_hash, body.reference_hash, body.op_hash):
         _require(not value or bool(_HEX.fullmatch(value)), "a hash is no hex")
     _require(len(body.reason) <= 1000, "a reason is longer than 1000 characters")
-    _require(math.frexp(body.roundoff)[0] == 0.5, "roundoff is no power of two")
+    units = {d.roundoff for d in DTYPES.values()}
+    _require(body.roundoff in units, "roundoff is that of no dtype")
     _require((body.status == "ok") == (stats is not None), "statistics belong to status ok")
     if stats is not None:
         _check_stats(stats)
@@ -222,6 +224,11 @@ def _check_stats(stats: ErrorStats) -> None:
             raise msgspec.ValidationError(
                 f"{name} has {len(points)} points, {len(ENVELOPE_GRID)} expected"
             )
+    _require(stats.bias is None or abs(stats.bias) <= 1.0, "bias is not in -1 to 1")
+    for name in ("envelope", "envelope_abs"):
+        points = cast("tuple[float, ...]", getattr(stats, name) or (0.0,))
+        falling = all(a >= b >= 0 for a, b in itertools.pairwise((*points, 0.0)))
+        _require(falling, f"{name} does not fall to 0")
     for name in stats.__struct_fields__:
         value = getattr(stats, name)
         for part in value if isinstance(value, tuple) else (value,):

@@ -22,6 +22,8 @@ from tolcal.model import DTYPES, Case, CaseSet, Record, Run, TolcalError, digest
 
 __all__ = ["Progress", "Request", "find_case", "measure", "replay"]
 
+#: More than a sitting measures, and what a records file is still read with.
+MAX_RECORDS = 5_000_000
 #: Called after each record with (records done, records planned, what it was).
 Progress = Callable[[int, int, str], None]
 
@@ -54,6 +56,13 @@ def measure(
     The order is that of the plan whatever the number of workers: run, op, dtype, case, kernel.
     A kernel's failure is a record. TolcalError if the device, the contract or a reference fails.
     """
+    kernels = sum(len(op.kernels) * len(op.dtypes) for op in request.ops)
+    records = kernels * (request.gate + request.explore) * request.repeat
+    if records > MAX_RECORDS:
+        raise TolcalError(
+            f"{records} records are asked for, at most {MAX_RECORDS} in one go; give fewer --cases "
+            "or --repeat, and add runs with --history"
+        )
     seeds = run_seeds(request)
     planned = plan(request, seeds)
     if not planned:

@@ -46,6 +46,7 @@ class Worker:
         os.close(child_write)
         self.incoming = Connection(here_read, writable=False)
         self.outgoing = Connection(here_write, readable=False)
+        self.ready = False  # has said hello
         self.index: int | None = None
         self.started: wire.Started | None = None
         self.deadline = time.monotonic() + STARTUP_SECONDS
@@ -145,20 +146,38 @@ class Pool:
         match message:
             case wire.Hello():
                 self.hello = self.hello or message
+                worker.ready = True
                 self._assign(worker)
             case wire.Refused():
                 raise TolcalError(message.message)
             case wire.Started():
                 worker.started = message
             case wire.Measured():
+                pending = worker.started or wire.Started(message.case, message.kernel)
+                if worker.index is None or (message.case, message.kernel) != (
+                    pending.case,
+                    pending.kernel,
+                ):
+                    self._disobey(worker)
+                    return
                 worker.started = None
                 self.idle_losses = 0
-                assert worker.index is not None
                 self._note(worker.index, message)
             case wire.Finished():
-                assert worker.index is not None
+                if worker.index is None or not self._is_complete(worker.index):
+                    self._disobey(worker)
+                    return
                 self._finish(worker.index)
                 self._assign(worker)
+
+    def _disobey(self, worker: Worker) -> None:
+        """It says what it can't know: a kernel has got hold of its pipe."""
+        worker.end()
+        self._lost(worker, "crashed", "the worker's reports were tampered with")
+
+    def _is_complete(self, index: int) -> bool:
+        unit, got = self.planned[index].unit, self.partial.get(index, {})
+        return all((c, k.name) in got for c in range(len(unit.cases)) for k in unit.kernels)
 
     def _note(self, index: int, outcome: wire.Measured) -> None:
         self.partial.setdefault(index, {})[outcome.case, outcome.kernel] = outcome
@@ -186,8 +205,12 @@ class Pool:
         """Blame the case it was on, and let a new worker take up the rest."""
         self.workers.remove(worker)
         if worker.index is None:
-            if self.hello is None:
+            # It never came up (or was idle): the work must not wait for it.
+            self.idle_losses += 1
+            if self.hello is None or self.idle_losses > LOSSES_PER_KERNEL:
                 raise TolcalError(f"the worker for --device {self.request.device} died: {reason}")
+            if self.waiting or not self.workers:
+                self._spawn()
             return
         index, started = worker.index, worker.started
         if started is None:
@@ -202,6 +225,9 @@ class Pool:
         else:
             self._blame(index, started, status, reason)
         self.waiting.appendleft(index)
+        idle = next((w for w in self.workers if w.index is None and w.ready), None)
+        if idle is not None:
+            self._assign(idle)
         self._spawn()
 
     def _blame(self, index: int, started: wire.Started, status: Status, reason: str) -> None:

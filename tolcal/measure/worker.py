@@ -41,6 +41,9 @@ from tolcal.model import DTYPES, Case, Kernel, Op, Status, TolcalError, one_line
 #: Interpreted Triton does not round these (toolchain: casts truncate, arithmetic is on bits).
 INTERPRETER_LACKS = frozenset({"bfloat16", "float8_e4m3fn", "float8_e5m2"})
 REASON_LIMIT = 240
+#: Names of the modules that corpus files become.
+PREFIX = "tolcal_corpus_"
+HERE = Path.cwd()
 
 
 class Poison(TorchFunctionMode):
@@ -71,17 +74,25 @@ class Poison(TorchFunctionMode):
 
 def load(path: str, attribute: str) -> Callable[..., torch.Tensor]:
     """``run`` of a kernel file, ``reference`` of a reference: executes that file."""
+    path = str(HERE / path)  # a kernel may have changed the working directory
     folder = str(Path(path).parent)
     sys.path.insert(0, folder)  # a kernel may import the modules beside it
+    known = set(sys.modules)
     try:
-        spec = importlib.util.spec_from_file_location(f"tolcal_corpus_{abs(hash(path)):x}", path)
+        spec = importlib.util.spec_from_file_location(f"{PREFIX}{abs(hash(path)):x}", path)
         if spec is None or spec.loader is None:
             raise ImportError(f"{path} is no Python file")
         module: ModuleType = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module  # Triton looks its source up through the module
         spec.loader.exec_module(module)
     finally:
-        sys.path.remove(folder)
+        if folder in sys.path:
+            sys.path.remove(folder)
+        # Two ops may each have a helper of the same name: the next must import its own.
+        for name in set(sys.modules) - known:
+            source = getattr(sys.modules[name], "__file__", None) or ""
+            if source.startswith(folder) and not name.startswith(PREFIX):
+                del sys.modules[name]
     function = getattr(module, attribute, None)
     if not callable(function):
         raise TypeError(f"{Path(path).name} has no function {attribute}()")
@@ -106,8 +117,14 @@ class CaseContext:
         self.op, self.case, self.device = op, case, device
         self.inputs = cases.inputs_torch(op, case, device)
         self.input_hash = cases.input_hash_torch(self.inputs)
-        wide = {name: x.to(torch.float64) for name, x in self.inputs.items()}
+        wide = {name: x.to(torch.float64, copy=True) for name, x in self.inputs.items()}
         self.ref = reference(**wide)
+        for name, x in self.inputs.items():
+            if not torch.equal(wide[name], x.to(torch.float64)):
+                raise TolcalError(
+                    f"{op.reference_path}: reference() changes its input {name!r}, so nothing "
+                    "computed from it can be trusted; make it work on a copy"
+                )
         expected = cases.shape_of(op.output, case)
         if tuple(self.ref.shape) != expected or self.ref.dtype != torch.float64:
             raise TolcalError(
@@ -148,6 +165,7 @@ class Worker:
     def __init__(self, device: torch.device, send: Callable[[Message], None]) -> None:
         self.device, self.send = device, send
         self.loaded: dict[str, Callable[..., torch.Tensor] | str] = {}
+        self.pid = os.getpid()
         self.interpreter = os.environ.get("TRITON_INTERPRET") == "1"
 
     def function(self, kernel: Kernel) -> Callable[..., torch.Tensor] | str:
@@ -201,15 +219,16 @@ class Worker:
             context = CaseContext(unit.op, case, self.device, reference)
         except TolcalError:
             raise
-        except torch.OutOfMemoryError as error:
+        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+            # A CPU allocation that fails is a bare RuntimeError.
+            full = isinstance(error, torch.OutOfMemoryError | MemoryError)
+            if not full and "allocate memory" not in str(error):
+                raise self.blame(unit.op, case, error) from error
             for kernel in runnable:
                 report(kernel, "skipped", f"inputs and reference: {describe_error(error)}")
             return
         except Exception as error:
-            raise TolcalError(
-                f"{unit.op.reference_path}: reference() failed on {case.dims_text}: "
-                f"{describe_error(error)}"
-            ) from error
+            raise self.blame(unit.op, case, error) from error
         roundoff = DTYPES[unit.op.compute_dtype].roundoff
         for kernel in runnable:
             self.send(Started(index, kernel.name))
@@ -219,13 +238,23 @@ class Worker:
                 continue
             try:
                 out = context.run(kernel, function)
+                if os.getpid() != self.pid:
+                    os._exit(71)  # a child that the kernel forked: only its parent reports
             except (Exception, SystemExit) as error:
+                if os.getpid() != self.pid:
+                    os._exit(71)
                 report(kernel, "crashed", describe_error(error), context.input_hash)
                 self.leave_if_poisoned()
                 continue
             measured = stats.error_stats(out, context.ref, context.sigma, roundoff, unit.limit)
             same = self.same_as_control(unit, kernel, context)
             report(kernel, "ok", "", context.input_hash, stats=measured, same_as_control=same)
+
+    def blame(self, op: Op, case: Case, error: Exception) -> TolcalError:
+        """A failing reference leaves its op without a measure: the user must mend it."""
+        return TolcalError(
+            f"{op.reference_path}: reference() failed on {case.dims_text}: {describe_error(error)}"
+        )
 
     def same_as_control(self, unit: Unit, kernel: Kernel, context: CaseContext) -> bool | None:
         """Whether a buggy kernel's output equals its control's on this case, value for value."""
@@ -257,12 +286,23 @@ class Worker:
             os._exit(70)
 
 
+def die_with_parent() -> None:
+    """On Linux a worker, hanging or not, ends with the process that started it."""
+    if sys.platform != "linux":
+        return
+    import ctypes
+
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
 def main(argv: list[str]) -> int:
     """Serve units until the parent closes its end."""
     incoming = Connection(int(argv[0]), writable=False)
     outgoing = Connection(int(argv[1]), readable=False)
     # ^C reaches the whole group; the parent decides what becomes of us.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    die_with_parent()
 
     def send(message: Message) -> None:
         outgoing.send_bytes(encode(message))
