@@ -24,7 +24,7 @@ ALLOWED: dict[str, str] = {
     "measure": "model cases stats | msgspec torch triton",
     "history": "model | pyarrow pandas numpy msgspec",
     "calibrate": "model bounds history | numpy pandas msgspec",
-    "compare": "model bounds | numpy",
+    "compare": "model bounds | msgspec numpy",
     "tolerances": "model tomlfile | tomlkit msgspec",
     "report": "model | jinja2 rich msgspec",
     "github": "model tolerances history calibrate compare report | requests msgspec",
