@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -518,3 +519,16 @@ def test_ties_do_not_depend_on_the_order_of_records() -> None:
     rows = [*ties, *crashes]
     one = compare(rows, APPROVED, proposal(), UNSEEN)
     assert compare(rows[::-1], APPROVED, proposal(), UNSEEN).findings == one.findings
+
+
+def test_another_compute_dtype_does_not_loosen_an_approved_tolerance() -> None:
+    """scaled_tol is in unit roundoffs of the dtype it was calibrated in, and stays that bound."""
+    own = tolerance(atol=0.0)
+    assert own.evidence is not None
+    evidence = msgspec.structs.replace(own.evidence, roundoff=2.0**-24)
+    approved = {CELL: msgspec.structs.replace(own, scaled_tol=2.0, evidence=evidence)}
+    u = 2.0**-8  # op.toml now says bfloat16
+    envelope = tuple(max(0.0, 0.25 - c * u) for c in ENVELOPE_GRID)
+    stats = make_stats(0.25, envelope=envelope, envelope_abs=envelope, scaled_max=64.0)
+    wrong = control(stats=stats, roundoff=u)
+    assert only(compare([wrong], approved, proposal(), UNSEEN)).kind == "regression"

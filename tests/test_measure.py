@@ -518,3 +518,71 @@ def test_git_state_outside_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert git_state(tmp_path) == ("", False)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert git_state(tmp_path) == ("", False)
+
+
+# --- what an attack once got past -------------------------------------------------------------
+
+
+def test_helpers_of_the_same_name_stay_apart(tmp_path: Path) -> None:
+    """Two ops with a `_common.py` each: every kernel imports its own."""
+    for name, factor in (("aa", 2), ("bb", 2)):
+        write_op(tmp_path, name, kernels={f"{name}_good": "from _common import f as run\n"})
+        body = "x + x" if name == "aa" else f"{factor} * x"
+        (tmp_path / name / "kernels" / "_common.py").write_text(
+            f"OWNER = {name!r}\ndef f(x):\n    assert OWNER == {name!r}\n    return {body}\n"
+        )
+    (tmp_path / "bb" / "kernels" / "_common.py").write_text("def f(x):\n    return x - x\n")
+    good, wrong = run(tmp_path)
+    assert good.stats is not None
+    assert wrong.stats is not None
+    assert good.stats.max_abs == 0.0
+    assert wrong.stats.max_abs > 0.0
+
+
+def test_a_reference_that_writes_to_its_input_is_refused(tmp_path: Path) -> None:
+    """Its sigma would excuse anything, so the run ends in words."""
+    write_op(tmp_path, reference="def reference(x):\n    x.mul_(2)\n    return x.clone()\n")
+    with pytest.raises(TolcalError, match=r"reference\(\) changes its input 'x'"):
+        run(tmp_path)
+
+
+def test_a_kernel_that_forks_is_one_record(tmp_path: Path) -> None:
+    """The child does not report beside its parent."""
+    forking = "import os\ndef run(x):\n    os.fork()\n    return x + x\n"
+    write_op(tmp_path, kernels={"a_forks": forking, "b_good": GOOD})
+    assert [(r.kernel, r.status) for r in run(tmp_path, gate=2)] == [
+        ("a_forks", "ok"), ("b_good", "ok"), ("a_forks", "ok"), ("b_good", "ok"),
+    ]  # fmt: skip
+
+
+def test_a_kernel_that_changes_the_folder_disturbs_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files named relative to where the run began are still found."""
+    away = "import os\ndef run(x):\n    os.chdir('/')\n    return x + x\n"
+    write_op(tmp_path / "c", "aa", kernels={"aa_goes": away})
+    write_op(tmp_path / "c", "bb", kernels={"bb_good": GOOD})
+    monkeypatch.chdir(tmp_path)
+    assert {r.status for r in run(Path("c"))} == {"ok"}
+
+
+def test_a_forged_report_does_not_end_the_run(tmp_path: Path) -> None:
+    """A kernel that writes to the worker's pipe is `crashed`, and the others still run."""
+    forger = (
+        "import sys\nfrom multiprocessing.connection import Connection\n"
+        "from tolcal.measure import wire\n"
+        "def run(x):\n    pipe = Connection(int(sys.argv[2]), readable=False)\n"
+        "    pipe.send_bytes(wire.encode(wire.Finished()))\n    pipe._handle = None\n"
+        "    return x + x\n"
+    )
+    write_op(tmp_path, kernels={"a_forges": forger, "b_good": GOOD})
+    records = run(tmp_path)
+    assert [(r.kernel, r.status) for r in records] == [("a_forges", "crashed"), ("b_good", "ok")]
+    assert records[0].reason == "the worker's reports were tampered with"
+
+
+def test_too_many_records_are_refused_before_any_work(tmp_path: Path) -> None:
+    """A slip of the finger in --cases is one line at once."""
+    write_op(tmp_path)
+    with pytest.raises(TolcalError, match="at most 5000000 in one go"):
+        run(tmp_path, explore=1_000_000, repeat=100)
