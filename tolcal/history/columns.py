@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from tolcal.model import (
     DTYPES,
     ENVELOPE_GRID,
+    STATUSES,
     Case,
     Environment,
     ErrorStats,
@@ -246,9 +247,9 @@ def unsound(table: pa.Table) -> list[str]:
     for name in ("run_id", "kernel", "op", "dtype", "dims", "case_id", "status", "role", "origin"):
         if table[name].null_count:
             problems.append(f"a record without {name}")
-    allowed = {
+    allowed: dict[str, list[str]] = {
         "dtype": list(DTYPES),
-        "status": ["ok", "crashed", "timeout", "skipped"],
+        "status": list(STATUSES),
         "role": ["control", "buggy"],
         "origin": ["local", "ingest", "pull_request", "import"],
         "case_set": ["gate", "explore"],
