@@ -64,6 +64,11 @@ class DType(msgspec.Struct, frozen=True):
         """The smallest subnormal number, which is the spacing near zero."""
         return math.ldexp(1.0, self.emin - self.precision + 1)
 
+    @property
+    def has_infinity(self) -> bool:
+        """Whether overflow has a value of its own; without one it is nan, or saturates."""
+        return self.name != "float8_e4m3fn"
+
     def gap(self, value: float) -> float:
         """Distance of the two numbers of this format that bracket ``value`` (finite)."""
         exponent = math.frexp(value)[1] - 1 if value else self.emin
