@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tolcal import corpus, measure
-from tolcal.measure import git_state, pool
+from tolcal.measure import git_state, process
 from tolcal.measure.units import plan, run_seeds
 from tolcal.model import Op, Record, Run, TolcalError
 
@@ -492,13 +492,13 @@ def test_cuda_without_gpu(pair: Path) -> None:
 def test_stopping_early_leaves_no_worker(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Closing the iterator ends the workers: a run that is interrupted leaves nobody behind."""
     started: list[Any] = []
-    init = pool.Worker.__init__
+    init = process.Process.__init__
 
-    def recording(self: Any, device: str) -> None:
-        init(self, device)
-        started.append(self.process)
+    def recording(self: Any, *args: Any) -> None:
+        init(self, *args)
+        started.append(self.child)
 
-    monkeypatch.setattr(pool.Worker, "__init__", recording)
+    monkeypatch.setattr(process.Process, "__init__", recording)
     values = measure.measure(request(corpus.load(pair)), pair)
     next(values)
     assert [process.poll() for process in started] == [None]
@@ -569,10 +569,8 @@ def test_a_kernel_that_changes_the_folder_disturbs_nobody(
 def test_a_forged_report_does_not_end_the_run(tmp_path: Path) -> None:
     """A kernel that writes to the worker's pipe is `crashed`, and the others still run."""
     forger = (
-        "import sys\nfrom multiprocessing.connection import Connection\n"
-        "from tolcal.measure import wire\n"
-        "def run(x):\n    pipe = Connection(int(sys.argv[2]), readable=False)\n"
-        "    pipe.send_bytes(wire.encode(wire.Finished()))\n    pipe._handle = None\n"
+        "import sys\nfrom tolcal.measure import wire\n"
+        "def run(x):\n    wire.write_frame(int(sys.argv[2]), wire.Finished())\n"
         "    return x + x\n"
     )
     write_op(tmp_path, kernels={"a_forges": forger, "b_good": GOOD})

@@ -94,11 +94,11 @@ def _execute(
     done = 0
     current: Run | None = None
     with Pool(request, planned) as pool:
+        pool.start()
         for index, outcomes in pool.results():
             p = planned[index]
             run_id = digest("run", session, p.run)
             if current is None or current.id != run_id:
-                assert pool.hello is not None
                 current = Run(
                     id=run_id,
                     seed=seeds[p.run],
@@ -108,8 +108,8 @@ def _execute(
                     commit=commit,
                     dirty=dirty,
                     tolcal=__version__,
-                    device_uuid=pool.hello.device_uuid,
-                    environment=pool.hello.environment,
+                    device_uuid=pool.device_uuid,
+                    environment=pool.environment,
                 )
                 yield current
             for outcome in outcomes:

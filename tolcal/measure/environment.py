@@ -31,6 +31,11 @@ def select_device(wanted: str) -> torch.device:
     return torch.device("cuda", 0) if device.type == "cuda" and device.index is None else device
 
 
+def visible(device: torch.device) -> int:
+    """GPUs that this process sees; 0 where it measures on the CPU."""
+    return torch.cuda.device_count() if device.type == "cuda" else 0
+
+
 def describe(device: torch.device) -> tuple[Environment, str]:
     """The environment of ``device`` and the device's UUID ("" where it has none)."""
     triton = _triton_version()

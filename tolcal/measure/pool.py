@@ -3,181 +3,264 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
-import tempfile
+import selectors
 import time
 from collections import deque
-from collections.abc import Iterator
-from multiprocessing.connection import Connection, wait
-from typing import IO
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
 from tolcal.measure import wire
+from tolcal.measure.process import Process
 from tolcal.measure.units import Planned, Request
-from tolcal.model import Status, TolcalError, one_line
+from tolcal.model import Environment, Status, TolcalError, one_line
 
 #: After this many lost workers a kernel's remaining cases of the unit are not tried.
 LOSSES_PER_KERNEL = 3
 #: Importing torch on a busy machine takes its time.
 STARTUP_SECONDS = 300.0
-#: What is kept of a worker's own output, for the reason of its end.
-TAIL_BYTES = 4096
+#: A worker that has ended is noticed by then, even if its children hold its pipes open.
+LOOK_SECONDS = 0.5
+
+#: A worker says what it can't know, or what is no message: a kernel has got hold of its pipe.
+TAMPERED = "the worker's reports were tampered with"
+
+Key = tuple[int, str]  # (case index, kernel)
+Outcomes = dict[Key, wire.Measured]
 
 
 class Worker:
-    """A child process, the unit it works on, and what it has reported of it."""
+    """A process, the unit it works on, and what it has reported of it."""
 
-    def __init__(self, device: str) -> None:
-        here_read, child_write = os.pipe()
-        child_read, here_write = os.pipe()
-        self.log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (closed in `end`)
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tolcal.measure.worker", str(child_read), str(child_write),
-             device],
-            pass_fds=(child_read, child_write),
-            stdin=subprocess.DEVNULL,
-            stdout=self.log,
-            stderr=self.log,
-        )  # fmt: skip
-        os.close(child_read)
-        os.close(child_write)
-        self.incoming = Connection(here_read, writable=False)
-        self.outgoing = Connection(here_write, readable=False)
+    def __init__(self, device: str, environment: Mapping[str, str]) -> None:
+        self.device = device
+        self.process = Process(device, environment)
         self.ready = False  # has said hello
         self.index: int | None = None
-        self.started: wire.Started | None = None
+        self.careful = True
+        self.todo: set[Key] = set()  # of the unit, not yet started
+        self.started: set[Key] = set()  # and not yet measured
+        self.last: Key | None = None  # the last started, if not yet measured
+        self.since = 0.0  # when that was
         self.deadline = time.monotonic() + STARTUP_SECONDS
-
-    def last_words(self) -> str:
-        """The last line it printed, for a message."""
-        self.log.seek(0, os.SEEK_END)
-        self.log.seek(max(0, self.log.tell() - TAIL_BYTES))
-        lines = self.log.read().decode("utf-8", "replace").split("\n")
-        last = next((line for line in reversed(lines) if line.strip()), "")
-        return one_line(last, 160)
-
-    def end(self, kill: bool = True) -> str:
-        """How it ended; a worker that has not ended by itself is killed."""
-        try:
-            # Its pipe closes a moment before it can be waited for.
-            code = self.process.wait(timeout=0.0 if kill else 5.0)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            code = self.process.wait()
-        words = self.last_words()
-        self.incoming.close()
-        self.outgoing.close()
-        self.log.close()
-        how = f"exit status {code}"
-        if code < 0:
-            try:
-                how = signal.Signals(-code).name
-            except ValueError:
-                how = f"signal {-code}"
-        return f"{how}: {words}" if words else how
 
 
 class Pool:
-    """Workers and the units they share."""
+    """Workers and the units they share.
 
-    def __init__(self, request: Request, planned: list[Planned]) -> None:
+    ``known`` holds outcomes of earlier, by unit index: those are not measured again.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        planned: list[Planned],
+        known: Mapping[int, Outcomes] | None = None,
+    ) -> None:
         self.request, self.planned = request, planned
         self.hello: wire.Hello | None = None
+        self.devices = [request.device]
+        self.uuids: dict[str, str] = {}  # of the devices whose worker has said hello
         self.waiting = deque(range(len(planned)))
-        self.partial: dict[int, dict[tuple[int, str], wire.Measured]] = {}
+        self.partial: dict[int, Outcomes] = {}
         self.complete: dict[int, list[wire.Measured]] = {}
         self.losses: dict[tuple[int, str], int] = {}  # (unit, kernel)
+        self.spent: dict[tuple[int, str], float] = {}  # seconds, in careful units
+        self.careful: set[int] = set()  # units that lost a worker without a culprit
         self.idle_losses = 0
         self.workers: list[Worker] = []
+        self.selector = selectors.DefaultSelector()
+        for index, outcomes in (known or {}).items():
+            self.partial[index] = dict(outcomes)
 
     def __enter__(self) -> Pool:
         return self
 
     def __exit__(self, *_: object) -> None:
         for worker in self.workers:
-            worker.end()
+            worker.process.end()
+        self.selector.close()
+
+    @property
+    def environment(self) -> Environment:
+        """That of every device; known once ``start`` is through."""
+        assert self.hello is not None
+        return self.hello.environment
+
+    @property
+    def device_uuid(self) -> str:
+        """UUIDs of all devices, sorted; "" on a CPU."""
+        return ",".join(sorted({uuid for uuid in self.uuids.values() if uuid}))
 
     def results(self) -> Iterator[tuple[int, list[wire.Measured]]]:
-        """(unit index, its outcomes) in the order of the plan."""
-        self._start()
-        upcoming = 0
-        while upcoming < len(self.planned):
-            if upcoming in self.complete:
-                yield upcoming, self.complete.pop(upcoming)
-                upcoming += 1
-                continue
-            self._step()
+        """(unit index, its outcomes) in the order of the plan, after ``start``."""
+        for upcoming in range(len(self.planned)):
+            while upcoming not in self.complete:
+                self._step()
+            yield upcoming, self.complete.pop(upcoming)
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Starts workers and waits until one on each device is up. TolcalError if none can be."""
         # The first worker says what the device is, and how many more are worth their start.
-        self._spawn()
+        self._spawn(self.request.device)
         while self.hello is None:
             self._step()
+        (first,) = self.workers
+        devices = self.hello.devices
+        if not devices:
+            first.device = "cpu"
+        elif self.request.device in ("auto", "cuda"):
+            first.device = "cuda:0"
+        self.uuids = {first.device: self.hello.device_uuid}
+        self.devices = [first.device]
+        if first.device == "cuda:0" and self.request.device != "cuda:0":
+            self.devices = [f"cuda:{i}" for i in range(devices)]
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-        wanted = self.request.workers or min(4 if self.hello.device_uuid else cores, cores)
-        for _ in range(min(wanted, len(self.planned)) - 1):
-            self._spawn()
+        suits = min(4, cores) * len(self.devices) if devices else cores
+        # None for a plan without units: then one a device, which says what it is.
+        units = len(self.planned) or len(self.devices)
+        count = min(self.request.workers or suits, units)
+        self.devices = self.devices[:count]
+        for number in range(1, count):
+            self._spawn(self.devices[number % len(self.devices)])
+        while set(self.devices) - set(self.uuids):
+            self._step()
 
-    def _spawn(self) -> None:
-        self.workers.append(Worker(self.request.device))
+    def _spawn(self, device: str) -> None:
+        cache = self.request.triton_cache
+        worker = Worker(device, {"TRITON_CACHE_DIR": cache} if cache else {})
+        self.workers.append(worker)
+        for fd in (worker.process.messages, worker.process.output):
+            self.selector.register(fd, selectors.EVENT_READ, worker)
 
     def _step(self) -> None:
         """Wait for the next message, end or deadline, and act on it."""
-        now = time.monotonic()
         nearest = min(worker.deadline for worker in self.workers)
-        ready = wait([w.incoming for w in self.workers], timeout=min(60.0, max(0.0, nearest - now)))
+        timeout = min(LOOK_SECONDS, max(0.0, nearest - time.monotonic()))
+        ready = {key.fd for key, _ in self.selector.select(timeout)}
         for worker in list(self.workers):
-            if worker.incoming in ready:
-                try:
-                    message = wire.decode_message(worker.incoming.recv_bytes())
-                except (EOFError, OSError, msgspec.DecodeError):
-                    self._lost(worker, "crashed", worker.end(kill=False))
-                    continue
-                self._handle(worker, message)
-            elif time.monotonic() >= worker.deadline:
-                worker.end()
-                self._lost(worker, "timeout", f"no result within {self.request.timeout:g} s")
+            self._look(worker, ready)
 
-    def _handle(self, worker: Worker, message: wire.Message) -> None:
+    def _look(self, worker: Worker, ready: set[int]) -> None:
+        process = worker.process
+        if process.output in ready and not process.drain():
+            self.selector.unregister(process.output)
+        # Asked before reading: what it had sent by then is read below.
+        gone = process.gone()
+        if process.messages in ready or gone:
+            try:
+                for raw in process.receive():
+                    if not self._handle(worker, wire.decode_message(raw)):
+                        return
+            except (ValueError, msgspec.DecodeError):
+                self._lost(worker, "crashed", TAMPERED)
+                return
+            except EOFError:
+                self._lost(worker, "crashed", self._end(worker, kill=False))
+                return
+        process.push()
+        if gone:
+            self._lost(worker, "crashed", self._end(worker))
+        elif time.monotonic() >= worker.deadline:
+            self._late(worker)
+
+    def _handle(self, worker: Worker, message: wire.Message) -> bool:
+        """Acts on a message; False if the worker was lost over it."""
+        # No kernel may end the run by saying so: it is a reference's word, or that of the start.
+        if isinstance(message, wire.Refused) and not worker.started:
+            raise TolcalError(message.message)
+        if isinstance(message, wire.Hello) != (not worker.ready):
+            return self._lost(worker, "crashed", TAMPERED)
         worker.deadline = time.monotonic() + self.request.timeout
         match message:
             case wire.Hello():
-                self.hello = self.hello or message
-                worker.ready = True
-                self._assign(worker)
-            case wire.Refused():
-                raise TolcalError(message.message)
+                self._welcome(worker, message)
             case wire.Started():
-                worker.started = message
+                key = (message.case, message.kernel)
+                if key not in worker.todo:
+                    return self._lost(worker, "crashed", TAMPERED)
+                worker.todo.remove(key)
+                worker.started.add(key)
+                worker.last, worker.since = key, time.monotonic()
+                worker.deadline = min(worker.deadline, worker.since + self._allowance(worker))
             case wire.Measured():
-                pending = worker.started or wire.Started(message.case, message.kernel)
-                if worker.index is None or (message.case, message.kernel) != (
-                    pending.case,
-                    pending.kernel,
-                ):
-                    self._disobey(worker)
-                    return
-                worker.started = None
-                self.idle_losses = 0
-                self._note(worker.index, message)
+                return self._measured(worker, message)
             case wire.Finished():
-                if worker.index is None or not self._is_complete(worker.index):
-                    self._disobey(worker)
-                    return
+                if worker.index is None or worker.todo or worker.started:
+                    return self._lost(worker, "crashed", TAMPERED)
                 self._finish(worker.index)
                 self._assign(worker)
+            case _:
+                return self._lost(worker, "crashed", TAMPERED)
+        return True
 
-    def _disobey(self, worker: Worker) -> None:
-        """It says what it can't know: a kernel has got hold of its pipe."""
-        worker.end()
-        self._lost(worker, "crashed", "the worker's reports were tampered with")
+    def _welcome(self, worker: Worker, hello: wire.Hello) -> None:
+        first = self.hello = self.hello or hello
+        if hello.environment != first.environment:
+            raise TolcalError(
+                f"the GPUs here differ: {first.environment.text}, and {worker.device} is "
+                f"{hello.environment.text}; one run is of one kind: choose with --device cuda:N"
+            )
+        self.uuids[worker.device] = hello.device_uuid
+        worker.ready = True
+        self._assign(worker)
 
-    def _is_complete(self, index: int) -> bool:
-        unit, got = self.planned[index].unit, self.partial.get(index, {})
-        return all((c, k.name) in got for c in range(len(unit.cases)) for k in unit.kernels)
+    def _measured(self, worker: Worker, message: wire.Measured) -> bool:
+        key = (message.case, message.kernel)
+        if worker.index is None or key not in worker.started:
+            return self._lost(worker, "crashed", TAMPERED)
+        worker.started.remove(key)
+        self.idle_losses = 0
+        self._note(worker.index, message)
+        if worker.last != key:
+            return True
+        worker.last = None
+        if not worker.careful:
+            return True
+        spent = self.spent.get((worker.index, message.kernel), 0.0)
+        spent += time.monotonic() - worker.since
+        self.spent[worker.index, message.kernel] = spent
+        if spent < self.request.kernel_limit or not self._left(worker.index, message.kernel):
+            return True
+        # The worker has its list and would go on.
+        self._exhausted(worker.index, message.kernel)
+        return self._lost(worker, "timeout", "")
+
+    def _allowance(self, worker: Worker) -> float:
+        """Seconds that the kernel just started may yet take in this unit."""
+        if not worker.careful or worker.index is None or worker.last is None:
+            return float("inf")
+        spent = self.spent.get((worker.index, worker.last[1]), 0.0)
+        return max(0.0, self.request.kernel_limit - spent)
+
+    def _late(self, worker: Worker) -> None:
+        if not worker.ready:
+            self._lost(worker, "timeout", f"not up within {STARTUP_SECONDS:g} s")
+            return
+        index, last = worker.index, worker.last
+        over = time.monotonic() >= worker.since + self._allowance(worker)
+        if index is None or last is None or not over:
+            self._lost(worker, "timeout", f"no result within {self.request.timeout:g} s")
+            return
+        limit = self.request.kernel_limit
+        why = f"no result within the {limit:g} s that a kernel may take in all"
+        self._note(index, _failed(*last, "timeout", why))
+        self._exhausted(index, last[1])
+        worker.last = None
+        self._lost(worker, "timeout", "")
+
+    def _left(self, index: int, kernel: str) -> list[int]:
+        """Cases of the unit that the kernel has no outcome of."""
+        got = self.partial.get(index, {})
+        return [c for c in range(len(self.planned[index].unit.cases)) if (c, kernel) not in got]
+
+    def _exhausted(self, index: int, kernel: str) -> None:
+        why = f"not run, after {self.request.kernel_limit:g} s spent on cases before it"
+        self._note_left(index, kernel, "timeout", why)
+
+    def _note_left(self, index: int, kernel: str, status: Status, reason: str) -> None:
+        for case in self._left(index, kernel):
+            self._note(index, _failed(case, kernel, status, reason))
 
     def _note(self, index: int, outcome: wire.Measured) -> None:
         self.partial.setdefault(index, {})[outcome.case, outcome.kernel] = outcome
@@ -189,31 +272,45 @@ class Pool:
         ]
 
     def _assign(self, worker: Worker) -> None:
+        worker.todo, worker.started, worker.last = set(), set(), None
         worker.index = self.waiting.popleft() if self.waiting else None
         if worker.index is None:
             worker.deadline = float("inf")
             return
+        assert self.hello is not None
         unit = self.planned[worker.index].unit
+        worker.careful = self.hello.devices == 0 or worker.index in self.careful
         done = frozenset(self.partial.get(worker.index, {}))
-        try:
-            worker.outgoing.send_bytes(wire.encode(msgspec.structs.replace(unit, done=done)))
-        except OSError:
-            return  # it died: the next read says how
+        worker.todo = {(c, k.name) for c in range(len(unit.cases)) for k in unit.kernels} - done
+        worker.process.send(msgspec.structs.replace(unit, done=done, careful=worker.careful))
         worker.deadline = time.monotonic() + self.request.timeout
 
-    def _lost(self, worker: Worker, status: Status, reason: str) -> None:
-        """Blame the case it was on, and let a new worker take up the rest."""
+    def _end(self, worker: Worker, kill: bool = True) -> str:
+        for fd in (worker.process.messages, worker.process.output):
+            if fd in self.selector.get_map():
+                self.selector.unregister(fd)
+        return worker.process.end(kill)
+
+    def _lost(self, worker: Worker, status: Status, reason: str) -> bool:
+        """Blame the case it was on, if that is known, and let a new worker take up the rest."""
+        if worker.process.child.returncode is None:
+            self._end(worker)
         self.workers.remove(worker)
-        if worker.index is None:
+        index = worker.index
+        if index is None:
             # It never came up (or was idle): the work must not wait for it.
             self.idle_losses += 1
             if self.hello is None or self.idle_losses > LOSSES_PER_KERNEL:
-                raise TolcalError(f"the worker for --device {self.request.device} died: {reason}")
-            if self.waiting or not self.workers:
-                self._spawn()
-            return
-        index, started = worker.index, worker.started
-        if started is None:
+                raise TolcalError(f"the worker for --device {worker.device} died: {reason}")
+            if self.waiting or not self.workers or worker.device not in self.uuids:
+                self._spawn(worker.device)
+            return False
+        if not worker.careful:
+            # Launched in bulk, so any of many may have done it: the next worker finds out which.
+            self.careful.add(index)
+        elif worker.last is not None:
+            self._blame(index, worker.last, status, reason)
+        elif reason:
             # Between kernels, so nobody's fault in particular; but never spin.
             self.idle_losses += 1
             if self.idle_losses > LOSSES_PER_KERNEL:
@@ -222,24 +319,26 @@ class Pool:
                     f"{op.reference_path}: workers die before any kernel runs ({reason}); "
                     "check the reference, memory and driver"
                 )
-        else:
-            self._blame(index, started, status, reason)
         self.waiting.appendleft(index)
         idle = next((w for w in self.workers if w.index is None and w.ready), None)
         if idle is not None:
             self._assign(idle)
-        self._spawn()
+        else:
+            self._spawn(worker.device)
+        return False
 
-    def _blame(self, index: int, started: wire.Started, status: Status, reason: str) -> None:
+    def _blame(self, index: int, key: Key, status: Status, reason: str) -> None:
+        case, kernel = key
         text = one_line(reason, 240)
-
-        def note(case: int, why: str) -> None:
-            self._note(index, wire.Measured(case, started.kernel, status, why, "", None, None))
-
-        note(started.case, text)
-        lost = self.losses[index, started.kernel] = self.losses.get((index, started.kernel), 0) + 1
+        self._note(index, _failed(case, kernel, status, text))
+        lost = self.losses[index, kernel] = self.losses.get((index, kernel), 0) + 1
         if lost >= LOSSES_PER_KERNEL:
-            got = self.partial[index]
-            for case in range(len(self.planned[index].unit.cases)):
-                if (case, started.kernel) not in got:
-                    note(case, f"not run, after {lost} lost workers: {text}"[:240])
+            self._give_up(index, kernel, status, text)
+
+    def _give_up(self, index: int, kernel: str, status: Status, text: str) -> None:
+        why = f"not run, after {LOSSES_PER_KERNEL} lost workers: {text}"
+        self._note_left(index, kernel, status, one_line(why, 240))
+
+
+def _failed(case: int, kernel: str, status: Status, reason: str) -> wire.Measured:
+    return wire.Measured(case, kernel, status, reason, "", None, None)

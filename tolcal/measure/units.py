@@ -11,6 +11,9 @@ from tolcal import cases
 from tolcal.measure import wire
 from tolcal.model import Case, Cell, Kernel, Op, Origin, Tolerance
 
+#: Cases a unit: small enough to share out, to fit a pipe, and to be measured again after a loss.
+CHUNK = 128
+
 
 class Request(msgspec.Struct, frozen=True):
     """What to measure."""
@@ -27,10 +30,17 @@ class Request(msgspec.Struct, frozen=True):
     workers: int = 0  # 0: as many as suit the machine
     origin: Origin = "local"
     limits: Mapping[Cell, Tolerance | float] = {}
+    kernel_timeout: float | None = None  # seconds a kernel in a unit; None: ten cases' worth
+    triton_cache: str = ""  # folder of compiled kernels; "" leaves it to Triton
+
+    @property
+    def kernel_limit(self) -> float:
+        """Seconds that a kernel may take over all its cases of a unit."""
+        return 10 * self.timeout if self.kernel_timeout is None else self.kernel_timeout
 
 
 class Planned(msgspec.Struct, frozen=True):
-    """A unit of work, the run it belongs to, and how many of its cases are gate cases."""
+    """A unit of work, the run it belongs to, and how many of its first cases are gate cases."""
 
     run: int
     gate: int
@@ -51,7 +61,7 @@ def run_seeds(request: Request) -> list[int]:
 
 
 def plan(request: Request, seeds: list[int]) -> list[Planned]:
-    """Every unit of every run: kernels of one op and dtype that share their dims."""
+    """Every unit of every run: kernels of one op and dtype that share their dims, CHUNK cases."""
     planned = []
     for index, seed in enumerate(seeds):
         for op in request.ops:
@@ -67,8 +77,10 @@ def plan(request: Request, seeds: list[int]) -> list[Planned]:
                         op, dims, *args, seed, request.explore, request.profile
                     )
                     limit = request.limits.get((op.name, dtype))
-                    unit = wire.Unit(op, dtype, kernels, gate + fresh, limit)
-                    planned.append(Planned(index, len(gate), unit))
+                    whole = gate + fresh
+                    for at in range(0, len(whole), CHUNK):
+                        unit = wire.Unit(op, dtype, kernels, whole[at : at + CHUNK], limit)
+                        planned.append(Planned(index, max(0, len(gate) - at), unit))
     return [p for p in planned if p.size]
 
 
