@@ -40,7 +40,9 @@ class Worker:
         self.careful = True
         self.todo: set[Key] = set()  # of the unit, not yet started
         self.started: set[Key] = set()  # and not yet measured
+        self.measured: set[Key] = set()
         self.last: Key | None = None  # the last started, if not yet measured
+        self.latest: Key | None = None  # the last started
         self.since = 0.0  # when that was
         self.deadline = time.monotonic() + STARTUP_SECONDS
 
@@ -153,7 +155,7 @@ class Pool:
                     if not self._handle(worker, wire.decode_message(raw)):
                         return
             except (ValueError, msgspec.DecodeError):
-                self._lost(worker, "crashed", TAMPERED)
+                self._tampered(worker)
                 return
             except EOFError:
                 self._lost(worker, "crashed", self._end(worker, kill=False))
@@ -170,7 +172,7 @@ class Pool:
         if isinstance(message, wire.Refused) and not worker.started:
             raise TolcalError(message.message)
         if isinstance(message, wire.Hello) != (not worker.ready):
-            return self._lost(worker, "crashed", TAMPERED)
+            return self._tampered(worker)
         worker.deadline = time.monotonic() + self.request.timeout
         match message:
             case wire.Hello():
@@ -178,20 +180,21 @@ class Pool:
             case wire.Started():
                 key = (message.case, message.kernel)
                 if key not in worker.todo:
-                    return self._lost(worker, "crashed", TAMPERED)
+                    return self._tampered(worker)
                 worker.todo.remove(key)
                 worker.started.add(key)
-                worker.last, worker.since = key, time.monotonic()
+                worker.last = worker.latest = key
+                worker.since = time.monotonic()
                 worker.deadline = min(worker.deadline, worker.since + self._allowance(worker))
             case wire.Measured():
                 return self._measured(worker, message)
             case wire.Finished():
                 if worker.index is None or worker.todo or worker.started:
-                    return self._lost(worker, "crashed", TAMPERED)
+                    return self._tampered(worker)
                 self._finish(worker.index)
                 self._assign(worker)
             case _:
-                return self._lost(worker, "crashed", TAMPERED)
+                return self._tampered(worker)
         return True
 
     def _welcome(self, worker: Worker, hello: wire.Hello) -> None:
@@ -208,8 +211,9 @@ class Pool:
     def _measured(self, worker: Worker, message: wire.Measured) -> bool:
         key = (message.case, message.kernel)
         if worker.index is None or key not in worker.started:
-            return self._lost(worker, "crashed", TAMPERED)
+            return self._tampered(worker)
         worker.started.remove(key)
+        worker.measured.add(key)
         self.idle_losses = 0
         self._note(worker.index, message)
         if worker.last != key:
@@ -272,7 +276,8 @@ class Pool:
         ]
 
     def _assign(self, worker: Worker) -> None:
-        worker.todo, worker.started, worker.last = set(), set(), None
+        worker.todo, worker.started, worker.measured = set(), set(), set()
+        worker.last = worker.latest = None
         worker.index = self.waiting.popleft() if self.waiting else None
         if worker.index is None:
             worker.deadline = float("inf")
@@ -326,6 +331,15 @@ class Pool:
         else:
             self._spawn(worker.device)
         return False
+
+    def _tampered(self, worker: Worker) -> bool:
+        # Also when that kernel has its outcome: it may have written it itself. And of many
+        # kernels together any may have written them all.
+        worker.last = worker.last or worker.latest
+        if worker.index is not None and not worker.careful:
+            for key in worker.measured:
+                del self.partial[worker.index][key]
+        return self._lost(worker, "crashed", TAMPERED)
 
     def _blame(self, index: int, key: Key, status: Status, reason: str) -> None:
         case, kernel = key

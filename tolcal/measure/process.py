@@ -15,6 +15,8 @@ from pathlib import Path
 from tolcal.measure import wire
 from tolcal.model import one_line
 
+#: The program of the child.
+WORKER = "tolcal.measure.worker"
 #: What is kept of a worker's own output, for the reason of its end.
 TAIL_BYTES = 4096
 #: What one look reads of a pipe at most, so that a flood in one leaves time for the others.
@@ -33,7 +35,7 @@ class Process:
         self.output, child_output = os.pipe()
         try:
             self.child = subprocess.Popen(
-                [sys.executable, "-m", "tolcal.measure.worker", str(child_read), str(child_write),
+                [sys.executable, "-m", WORKER, str(child_read), str(child_write),
                  device],
                 pass_fds=(child_read, child_write),
                 stdin=subprocess.DEVNULL,
