@@ -411,7 +411,7 @@ def test_stopping_early_leaves_no_worker(pair: Path, monkeypatch: pytest.MonkeyP
     values = measure.measure(request(corpus.load(pair)), pair)
     next(values)
     assert [process.poll() for process in started] == [None]
-    values.close()  # type: ignore[attr-defined]
+    values.close()
     assert [process.poll() for process in started] == [-9]
 
 

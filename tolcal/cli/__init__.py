@@ -111,6 +111,9 @@ def build_parser() -> argparse.ArgumentParser:
     run.add_argument("--repeat", type=_positive, default=1, metavar="N",
                      help="make N runs with fresh explore seeds")  # fmt: skip
     run.add_argument("--history", metavar="DIR", help="also add the records to this history")
+    run.add_argument("--shard", type=_shard, metavar="I/N",
+                     help="only the I-th of N parts, which together are one run; needs "
+                     "--seed")  # fmt: skip
 
     calibrate = command(
         "calibrate", "judging", "calibrate",
@@ -265,6 +268,19 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=_count, default=0, metavar="N",
                         help="worker processes (default: as many as suit the machine)")  # fmt: skip
     parser.add_argument("--tolerances", metavar="F", help="the approved tolerances")
+    cut = parser.add_mutually_exclusive_group()
+    cut.add_argument("--resume", action="store_true",
+                     help="go on with a run that was cut: its records lie beside --out, in a file "
+                     "that ends in .part")  # fmt: skip
+    cut.add_argument("--overwrite", action="store_true",
+                     help="give up the records of a run that was cut")  # fmt: skip
+
+
+def _shard(text: str) -> tuple[int, int]:
+    part, _, parts = text.partition("/")
+    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts) <= 10_000):
+        raise argparse.ArgumentTypeError(f"{text}: give I/N with 1 <= I <= N <= 10000, as in 1/4")
+    return int(part), int(parts)
 
 
 def _number(text: str, convert: type[int] | type[float], low: float, high: float) -> float:

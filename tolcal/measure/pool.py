@@ -25,6 +25,9 @@ LOOK_SECONDS = 0.5
 #: A worker says what it can't know, or what is no message: a kernel has got hold of its pipe.
 TAMPERED = "the worker's reports were tampered with"
 
+#: How the reason of a case begins that was not tried.
+NOT_RUN = "not run, after"
+
 Key = tuple[int, str]  # (case index, kernel)
 Outcomes = dict[Key, wire.Measured]
 
@@ -73,7 +76,7 @@ class Pool:
         self.workers: list[Worker] = []
         self.selector = selectors.DefaultSelector()
         for index, outcomes in (known or {}).items():
-            self.partial[index] = dict(outcomes)
+            self._restore(index, outcomes)
 
     def __enter__(self) -> Pool:
         return self
@@ -253,13 +256,28 @@ class Pool:
         worker.last = None
         self._lost(worker, "timeout", "")
 
+    def _restore(self, index: int, outcomes: Outcomes) -> None:
+        """Outcomes of earlier, and the losses among them: a kernel once given up stays so."""
+        self.partial[index] = dict(outcomes)
+        for kernel in self.planned[index].unit.kernels:
+            lost = [
+                m for (_, name), m in sorted(outcomes.items())
+                if name == kernel.name and m.status in ("crashed", "timeout") and not m.input_hash
+            ]  # fmt: skip
+            given_up = next((m for m in lost if m.reason.startswith(NOT_RUN)), None)
+            if given_up is not None:
+                self._note_left(index, kernel.name, given_up.status, given_up.reason)
+            elif len(lost) >= LOSSES_PER_KERNEL:
+                self._give_up(index, kernel.name, lost[-1].status, lost[-1].reason)
+            self.losses[index, kernel.name] = len(lost)
+
     def _left(self, index: int, kernel: str) -> list[int]:
         """Cases of the unit that the kernel has no outcome of."""
         got = self.partial.get(index, {})
         return [c for c in range(len(self.planned[index].unit.cases)) if (c, kernel) not in got]
 
     def _exhausted(self, index: int, kernel: str) -> None:
-        why = f"not run, after {self.request.kernel_limit:g} s spent on cases before it"
+        why = f"{NOT_RUN} {self.request.kernel_limit:g} s spent on cases before it"
         self._note_left(index, kernel, "timeout", why)
 
     def _note_left(self, index: int, kernel: str, status: Status, reason: str) -> None:
@@ -350,7 +368,7 @@ class Pool:
             self._give_up(index, kernel, status, text)
 
     def _give_up(self, index: int, kernel: str, status: Status, text: str) -> None:
-        why = f"not run, after {LOSSES_PER_KERNEL} lost workers: {text}"
+        why = f"{NOT_RUN} {LOSSES_PER_KERNEL} lost workers: {text}"
         self._note_left(index, kernel, status, one_line(why, 240))
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from tolcal import cases
 from tolcal.measure import wire
-from tolcal.model import Case, Cell, Kernel, Op, Origin, Tolerance
+from tolcal.model import Case, Cell, Kernel, Op, Origin, Tolerance, digest
 
 #: Cases a unit: small enough to share out, to fit a pipe, and to be measured again after a loss.
 CHUNK = 128
@@ -32,6 +32,7 @@ class Request(msgspec.Struct, frozen=True):
     limits: Mapping[Cell, Tolerance | float] = {}
     kernel_timeout: float | None = None  # seconds a kernel in a unit; None: ten cases' worth
     triton_cache: str = ""  # folder of compiled kernels; "" leaves it to Triton
+    shard: tuple[int, int] | None = None  # (i, n): only the i-th of n parts, from 1
 
     @property
     def kernel_limit(self) -> float:
@@ -53,11 +54,9 @@ class Planned(msgspec.Struct, frozen=True):
 
 
 def run_seeds(request: Request) -> list[int]:
-    """The master seed of each run's explore cases."""
+    """The master seed of each run's explore cases: consecutive, so the first tells the others."""
     base = secrets.randbits(62) if request.seed is None else request.seed
-    if request.repeat == 1:
-        return [base]
-    return [cases.key("run", base, i) >> 1 for i in range(request.repeat)]
+    return [base + i for i in range(request.repeat)]
 
 
 def plan(request: Request, seeds: list[int]) -> list[Planned]:
@@ -81,7 +80,36 @@ def plan(request: Request, seeds: list[int]) -> list[Planned]:
                     for at in range(0, len(whole), CHUNK):
                         unit = wire.Unit(op, dtype, kernels, whole[at : at + CHUNK], limit)
                         planned.append(Planned(index, max(0, len(gate) - at), unit))
-    return [p for p in planned if p.size]
+    planned = [p for p in planned if p.size]
+    return planned if request.shard is None else _shard(planned, *request.shard)
+
+
+def _shard(planned: list[Planned], part: int, parts: int) -> list[Planned]:
+    """The part-th of parts: large units first, each to the part that has least to do."""
+    load = [0] * parts
+    mine = []
+    for index in sorted(range(len(planned)), key=lambda i: -planned[i].size):
+        least = load.index(min(load))
+        load[least] += planned[index].size
+        if least == part - 1:
+            mine.append(index)
+    return [planned[i] for i in sorted(mine)]
+
+
+def run_id(
+    request: Request, seeds: list[int], run: int, session: str, commit: str, environment: str
+) -> str:
+    """The name of a run. Shards of one matrix agree on it without having met."""
+    if request.shard is None:
+        return digest("run", session, run)
+    # Sources too: outside git, or in a dirty work tree, the commit says too little.
+    sources = [
+        (op.op_hash, op.reference_hash, [k.source_hash for k in op.kernels]) for op in request.ops
+    ]
+    return digest(
+        "shards", seeds[0], commit, environment, request.gate, request.explore, request.shard[1],
+        run, sources,
+    )  # fmt: skip
 
 
 def _by_dims(op: Op) -> list[tuple[Kernel, ...]]:
