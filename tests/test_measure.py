@@ -233,12 +233,12 @@ def test_every_size_is_met(pair: Path) -> None:
 def test_repeat_gives_distinct_runs(tmp_path: Path) -> None:
     """repeat=3 yields three Runs of one session with ids and seeds of their own."""
     write_op(tmp_path)
-    progress: list[tuple[int, int]] = []
+    progress: list[measure.Step] = []
     ops = corpus.load(tmp_path)
     values = list(
         measure.measure(
             request(ops, repeat=3, gate=1, explore=2), tmp_path,
-            lambda done, total, what: progress.append((done, total)),
+            progress.append,
         )
     )  # fmt: skip
     runs = [v for v in values if isinstance(v, Run)]
@@ -249,7 +249,7 @@ def test_repeat_gives_distinct_runs(tmp_path: Path) -> None:
     assert isinstance(values[0], Run)
     assert len({r.case.id for r in records if r.case_set == "explore"}) == 6
     assert len({r.case.id for r in records if r.case_set == "gate"}) == 1
-    assert progress == [(n, 9) for n in range(1, 10)]
+    assert progress == [(n, 9, "double", n, 9) for n in range(1, 10)]
 
 
 def test_seeds_of_repeated_runs_follow_from_the_seed() -> None:

@@ -7,7 +7,7 @@ import importlib.util
 from pathlib import Path
 
 from tolcal import corpus, history, measure, tolerances
-from tolcal.cli import config
+from tolcal.cli import config, planning
 from tolcal.cli.recording import measure_into, say
 from tolcal.history import columns
 from tolcal.model import Cell, ErrorStats, Op, Record, Run, TolcalError, Tolerance, one_line
@@ -52,7 +52,15 @@ def _request(
         workers=args.workers,
         limits=limits(ops, tolerances.read(settings.tolerances)),
         shard=shard,
+        engine=args.engine,
+        variables=_variables(settings),
     )
+
+
+def _variables(settings: config.Config) -> dict[str, str]:
+    # Whole, since a kernel may change the working directory.
+    cache = settings.triton_cache
+    return {} if cache is None else {"TRITON_CACHE_DIR": str(cache.absolute())}
 
 
 def _count_statuses(records: list[Record]) -> str:
@@ -71,6 +79,9 @@ def run(args: argparse.Namespace) -> int:
     if not out.name.endswith((".jsonl.gz",)):
         raise TolcalError(f"--out {out}: give a name that ends in .jsonl.gz")
     request = _request(args, settings, ops, args.repeat, args.shard)
+    if args.plan:
+        planning.show(request)
+        return 0
     records = measure_into(out, request, settings.corpus, args.resume, args.overwrite)
     runs = len({record.run.id for record in records})
     say(f"{len(records)} records ({_count_statuses(records)}) of {runs} run(s) in {out}")
@@ -171,7 +182,7 @@ def replay(args: argparse.Namespace) -> int:
     op = corpus.select((op,), [kernel_name or op.name])[0]
     request = measure.Request(
         ops=(op,), dtypes=(), device=settings.device, gate=0, explore=0, workers=1,
-        timeout=settings.timeout, limits=limits(ops, approved),
+        timeout=settings.timeout, limits=limits(ops, approved), variables=_variables(settings),
     )  # fmt: skip
     print(f"{case.op} {case.dtype} {case.dims_text} profile={case.profile} seed={case.seed}")
     same = True

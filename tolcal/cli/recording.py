@@ -63,9 +63,11 @@ def _measure(
         recorded = measure.Recorded(str(part), found.runs, found.records, found.ended)
     with (
         _Stop() as stop,
-        terminal.progress("measuring", "records") as progress,
+        terminal.measuring() as progress,
         jsonlines.Writer(part, found) as writer,
-        contextlib.closing(measure.measure(request, corpus, progress, recorded)) as values,
+        contextlib.closing(
+            measure.measure(request, corpus, lambda step: progress(*step), recorded)
+        ) as values,
     ):
         for value in values:
             with stop.held():

@@ -10,25 +10,38 @@ import os
 import re
 import secrets
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Generator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from tolcal import __version__
-from tolcal.measure import resume, wire
-from tolcal.measure.pool import Pool
+from tolcal.measure import engine, resume, wire
 from tolcal.measure.resume import Recorded
 from tolcal.measure.units import Planned, Request, find_case, plan, run_id, run_seeds
-from tolcal.model import DTYPES, Case, CaseSet, Record, Run, TolcalError
+from tolcal.model import DTYPES, Case, CaseSet, Environment, Record, Run, TolcalError
 
-__all__ = ["Progress", "Recorded", "Request", "find_case", "measure", "replay"]
+__all__ = ["Planned", "Progress", "Recorded", "Request", "Step", "find_case", "measure", "replay",
+           "survey"]  # fmt: skip
 
 #: More than a sitting measures, and what a records file is still read with.
 MAX_RECORDS = 5_000_000
-#: Called after each record with (records done, records planned, what it was).
-Progress = Callable[[int, int, str], None]
+
+
+class Step(NamedTuple):
+    """How far a run is after a record: of all records, and of those of that record's op."""
+
+    done: int
+    total: int
+    op: str
+    op_done: int
+    op_total: int
+
+
+Progress = Callable[[Step], None]
 
 
 def git_state(folder: Path) -> tuple[str, bool]:
@@ -54,7 +67,7 @@ def git_state(folder: Path) -> tuple[str, bool]:
 def measure(
     request: Request,
     corpus: Path,
-    progress: Progress = lambda *_: None,
+    progress: Progress = lambda _: None,
     recorded: Recorded | None = None,
 ) -> Generator[Run | Record, None, None]:
     """Runs ``request``; yields each Run, then its Records.
@@ -100,12 +113,20 @@ def checked_plan(request: Request, seeds: list[int]) -> list[Planned]:
     return planned
 
 
+def survey(request: Request) -> tuple[list[Planned], Environment, str]:
+    """What would run, on what, and where; runs no kernel. TolcalError as ``measure``."""
+    planned = checked_plan(request, run_seeds(request))
+    with engine.create(request, [], {}) as pool:
+        pool.start()
+        return planned, pool.environment, pool.places
+
+
 def replay(request: Request, case: Case, corpus: Path) -> Generator[Run | Record, None, None]:
     """Runs the kernels of ``request`` on one case."""
     (op,) = request.ops
     limit = request.limits.get((op.name, case.dtype))
     unit = wire.Unit(op, case.dtype, op.kernels, (case,), limit)
-    yield from _execute(request, [0], [Planned(0, 0, unit)], corpus, lambda *_: None, None)
+    yield from _execute(request, [0], [Planned(0, 0, unit)], corpus, lambda _: None, None)
 
 
 def _execute(
@@ -117,18 +138,21 @@ def _execute(
     recorded: Recorded | None,
 ) -> Generator[Run | Record, None, None]:
     commit, dirty = git_state(corpus)
-    total = sum(p.size for p in planned)
+    total = Counter[str]()
+    for p in planned:
+        total[p.unit.op.name] += p.size
+    done = Counter(r.case.op for r in recorded.records) if recorded else Counter[str]()
     runs: dict[int, Run] = {}
-    session, done, skip, known = secrets.token_hex(8), 0, 0, {}
+    session, skip, known = secrets.token_hex(8), 0, {}
     if recorded is not None:
         resume.check_plan(recorded, planned, seeds, commit, request.origin)
         runs, session = dict(enumerate(recorded.runs)), recorded.runs[0].session
         units, outcomes = resume.split(planned, recorded.records)
         planned, known = planned[units:], {0: outcomes}
-        done, skip = len(recorded.records), len(outcomes)
+        skip = len(outcomes)
     if not planned:
         return  # cut after its last record
-    with Pool(request, planned, known) as pool:
+    with engine.create(request, planned, known) as pool:
         pool.start()
         ids = [
             run_id(request, seeds, index, session, commit, pool.environment.key)
@@ -153,8 +177,9 @@ def _execute(
                 )
                 yield runs[p.run]
             for outcome in measured[skip:]:
-                done += 1
-                progress(done, total, f"{p.unit.op.name} {p.unit.dtype}")
+                name = p.unit.op.name
+                done[name] += 1
+                progress(Step(done.total(), total.total(), name, done[name], total[name]))
                 yield _record(runs[p.run], p, outcome)
             skip = 0
 

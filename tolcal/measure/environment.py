@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from tolcal.measure.units import SWITCHES
 from tolcal.model import Environment, TolcalError
 
 
@@ -44,7 +45,7 @@ def describe(device: torch.device) -> tuple[Environment, str]:
         switches.append("interpreter")
     if torch.are_deterministic_algorithms_enabled():
         switches.append("deterministic")
-    for variable in ("TRITON_F32_DEFAULT", "TRITON_DEFAULT_FP_FUSION", "NVIDIA_TF32_OVERRIDE"):
+    for variable in SWITCHES:
         if variable in os.environ:
             switches.append(f"{variable}={os.environ[variable][:20]}")
     if device.type == "cpu":

@@ -35,9 +35,9 @@ Outcomes = dict[Key, wire.Measured]
 class Worker:
     """A process, the unit it works on, and what it has reported of it."""
 
-    def __init__(self, device: str, environment: Mapping[str, str]) -> None:
+    def __init__(self, device: str, variables: Mapping[str, str], folder: str | None) -> None:
         self.device = device
-        self.process = Process(device, environment)
+        self.process = Process(device, variables, folder)
         self.ready = False  # has said hello
         self.index: int | None = None
         self.careful = True
@@ -53,7 +53,8 @@ class Worker:
 class Pool:
     """Workers and the units they share.
 
-    ``known`` holds outcomes of earlier, by unit index: those are not measured again.
+    ``known`` holds outcomes of earlier, by unit index: those are not measured again. Paths of the
+    corpus are relative to ``folder``, or to where this process works.
     """
 
     def __init__(
@@ -61,8 +62,9 @@ class Pool:
         request: Request,
         planned: list[Planned],
         known: Mapping[int, Outcomes] | None = None,
+        folder: str | None = None,
     ) -> None:
-        self.request, self.planned = request, planned
+        self.request, self.planned, self.folder = request, planned, folder
         self.hello: wire.Hello | None = None
         self.devices = [request.device]
         self.uuids: dict[str, str] = {}  # of the devices whose worker has said hello
@@ -96,6 +98,11 @@ class Pool:
     def device_uuid(self) -> str:
         """UUIDs of all devices, sorted; "" on a CPU."""
         return ",".join(sorted({uuid for uuid in self.uuids.values() if uuid}))
+
+    @property
+    def places(self) -> str:
+        """Where units run, for people."""
+        return " ".join(self.devices)
 
     def results(self) -> Iterator[tuple[int, list[wire.Measured]]]:
         """(unit index, its outcomes) in the order of the plan, after ``start``."""
@@ -132,8 +139,7 @@ class Pool:
             self._step()
 
     def _spawn(self, device: str) -> None:
-        cache = self.request.triton_cache
-        worker = Worker(device, {"TRITON_CACHE_DIR": cache} if cache else {})
+        worker = Worker(device, self.request.variables, self.folder)
         self.workers.append(worker)
         for fd in (worker.process.messages, worker.process.output):
             self.selector.register(fd, selectors.EVENT_READ, worker)

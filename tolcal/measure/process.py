@@ -28,7 +28,9 @@ ENDING_SECONDS = 2.0
 class Process:
     """A child in a session of its own, and the three pipes to it, of which none ever blocks us."""
 
-    def __init__(self, device: str, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, device: str, variables: Mapping[str, str], folder: str | None = None
+    ) -> None:
         self.messages, child_write = os.pipe()
         child_read, self.units = os.pipe()
         # Not a file: what a kernel prints without end must cost neither memory nor disk.
@@ -41,7 +43,8 @@ class Process:
                 stdin=subprocess.DEVNULL,
                 stdout=child_output,
                 stderr=child_output,
-                env=os.environ | environment,
+                env=os.environ | variables,
+                cwd=folder,
                 # Its own group, so that its children end with it, and no terminal to write to.
                 start_new_session=True,
             )  # fmt: skip

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import msgspec
 
@@ -13,6 +14,11 @@ from tolcal.model import Case, Cell, Kernel, Op, Origin, Tolerance, digest
 
 #: Cases a unit: small enough to share out, to fit a pipe, and to be measured again after a loss.
 CHUNK = 128
+#: Variables that change a kernel's numbers: they are part of the environment, and travel with it.
+SWITCHES = ("TRITON_F32_DEFAULT", "TRITON_DEFAULT_FP_FUSION", "NVIDIA_TF32_OVERRIDE")
+
+
+Engine = Literal["local", "ray"]
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -31,7 +37,8 @@ class Request(msgspec.Struct, frozen=True):
     origin: Origin = "local"
     limits: Mapping[Cell, Tolerance | float] = {}
     kernel_timeout: float | None = None  # seconds a kernel in a unit; None: ten cases' worth
-    triton_cache: str = ""  # folder of compiled kernels; "" leaves it to Triton
+    variables: Mapping[str, str] = {}  # of the workers' environment, beside our own
+    engine: Engine = "local"
     shard: tuple[int, int] | None = None  # (i, n): only the i-th of n parts, from 1
 
     @property
@@ -81,19 +88,21 @@ def plan(request: Request, seeds: list[int]) -> list[Planned]:
                         unit = wire.Unit(op, dtype, kernels, whole[at : at + CHUNK], limit)
                         planned.append(Planned(index, max(0, len(gate) - at), unit))
     planned = [p for p in planned if p.size]
-    return planned if request.shard is None else _shard(planned, *request.shard)
+    if request.shard is None:
+        return planned
+    part, parts = request.shard
+    return [planned[i] for i in share([p.size for p in planned], parts)[part - 1]]
 
 
-def _shard(planned: list[Planned], part: int, parts: int) -> list[Planned]:
-    """The part-th of parts: large units first, each to the part that has least to do."""
+def share(sizes: Sequence[int], parts: int) -> list[list[int]]:
+    """Indices of units for each part: large ones first, each to the part that has least to do."""
     load = [0] * parts
-    mine = []
-    for index in sorted(range(len(planned)), key=lambda i: -planned[i].size):
+    mine: list[list[int]] = [[] for _ in range(parts)]
+    for index in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
         least = load.index(min(load))
-        load[least] += planned[index].size
-        if least == part - 1:
-            mine.append(index)
-    return [planned[i] for i in sorted(mine)]
+        load[least] += sizes[index]
+        mine[least].append(index)
+    return [sorted(part) for part in mine]
 
 
 def run_id(
