@@ -9,10 +9,28 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
-from tests_support import make_environment
+import msgspec
+from tests_support import make_environment, make_stats
 
 from tolcal.measure import wire
+
+
+def changed(**fields: Any) -> Callable[[wire.Measured], wire.Measured]:
+    return lambda message: msgspec.structs.replace(message, **fields)
+
+
+#: What a kernel might put into a record of its own, to make the file unreadable.
+UNSOUND = {
+    "long_reason": changed(reason="x" * 241),
+    "odd_reason": changed(reason="a\nb"),
+    "odd_hash": changed(input_hash="../.."),
+    "ok_without_stats": changed(status="ok"),
+    "stats_unlike_any": changed(status="ok", stats=make_stats(bias=2.0)),
+    "stats_of_double": changed(status="ok", stats=make_stats(mean_abs=0.1)),
+}
 
 
 def act(kernel: str, case: int, outgoing: int) -> None:
@@ -33,6 +51,9 @@ def act(kernel: str, case: int, outgoing: int) -> None:
         wire.write_frame(outgoing, wire.Started(case, kernel))
     if kernel == "refuses":
         wire.write_frame(outgoing, wire.Refused("forged"))
+    if kernel in UNSOUND:
+        wire.write_frame(outgoing, UNSOUND[kernel](measured(case, kernel, "")))
+        os._exit(0)
     if kernel == "greets":
         wire.write_frame(outgoing, hello(sys.argv[3]))
 

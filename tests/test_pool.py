@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import stand_in_gpu
 from measure_support import GOOD, request, without_run, write_op
 
 from tolcal import corpus, measure
@@ -105,7 +106,9 @@ def test_three_losses_are_enough(tmp_path: Path) -> None:
     assert {r.status for r in records if r.kernel == "zz_good"} == {"skipped"}
 
 
-@pytest.mark.parametrize("kernel", ["repeats", "for_another", "restarts", "refuses", "greets"])
+@pytest.mark.parametrize(
+    "kernel", ["repeats", "for_another", "restarts", "refuses", "greets", *stand_in_gpu.UNSOUND]
+)
 def test_forged_messages_cost_their_forger(tmp_path: Path, kernel: str) -> None:
     """A report of what was not started, or was reported, is tampering, and only the forger's."""
     records = run(tmp_path, kernel, cases=2)

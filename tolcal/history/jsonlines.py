@@ -18,8 +18,8 @@ from typing import IO, Any
 
 import msgspec
 
-from tolcal.history.bodies import Body, check_body, check_run
 from tolcal.model import Record, Run, TolcalError
+from tolcal.sound import Body, check_body, check_run
 
 #: Records a gzip member: a cut file loses at most so many.
 MEMBER = 256

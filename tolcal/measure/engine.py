@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 
 from tolcal.measure import wire
-from tolcal.measure.pool import Outcomes, Pool
+from tolcal.measure.ledger import Outcomes
+from tolcal.measure.pool import Pool
 from tolcal.measure.units import SWITCHES, Planned, Request, share
 from tolcal.model import Environment, TolcalError, one_line
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import selectors
 import time
 from collections import deque
@@ -11,12 +12,14 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from tolcal.measure import wire
+from tolcal.measure.ledger import REASON_LIMIT, Key, Ledger, Outcomes
 from tolcal.measure.process import Process
 from tolcal.measure.units import Planned, Request
-from tolcal.model import Environment, Status, TolcalError, one_line
+from tolcal.model import Environment, Status, TolcalError
+from tolcal.sound import check_stats
 
-#: After this many lost workers a kernel's remaining cases of the unit are not tried.
-LOSSES_PER_KERNEL = 3
+#: So many workers lost in a row without a culprit end the run.
+IDLE_LOSSES = 3
 #: Importing torch on a busy machine takes its time.
 STARTUP_SECONDS = 300.0
 #: A worker that has ended is noticed by then, even if its children hold its pipes open.
@@ -24,12 +27,6 @@ LOOK_SECONDS = 0.5
 
 #: A worker says what it can't know, or what is no message: a kernel has got hold of its pipe.
 TAMPERED = "the worker's reports were tampered with"
-
-#: How the reason of a case begins that was not tried.
-NOT_RUN = "not run, after"
-
-Key = tuple[int, str]  # (case index, kernel)
-Outcomes = dict[Key, wire.Measured]
 
 
 class Worker:
@@ -69,16 +66,13 @@ class Pool:
         self.devices = [request.device]
         self.uuids: dict[str, str] = {}  # of the devices whose worker has said hello
         self.waiting = deque(range(len(planned)))
-        self.partial: dict[int, Outcomes] = {}
-        self.complete: dict[int, list[wire.Measured]] = {}
-        self.losses: dict[tuple[int, str], int] = {}  # (unit, kernel)
-        self.spent: dict[tuple[int, str], float] = {}  # seconds, in careful units
+        self.ledger = Ledger([p.unit for p in planned], request.kernel_limit)
         self.careful: set[int] = set()  # units that lost a worker without a culprit
         self.idle_losses = 0
         self.workers: list[Worker] = []
         self.selector = selectors.DefaultSelector()
         for index, outcomes in (known or {}).items():
-            self._restore(index, outcomes)
+            self.ledger.restore(index, outcomes)
 
     def __enter__(self) -> Pool:
         return self
@@ -107,9 +101,9 @@ class Pool:
     def results(self) -> Iterator[tuple[int, list[wire.Measured]]]:
         """(unit index, its outcomes) in the order of the plan, after ``start``."""
         for upcoming in range(len(self.planned)):
-            while upcoming not in self.complete:
+            while upcoming not in self.ledger.complete:
                 self._step()
-            yield upcoming, self.complete.pop(upcoming)
+            yield upcoming, self.ledger.complete.pop(upcoming)
 
     def start(self) -> None:
         """Starts workers and waits until one on each device is up. TolcalError if none can be."""
@@ -200,7 +194,7 @@ class Pool:
             case wire.Finished():
                 if worker.index is None or worker.todo or worker.started:
                     return self._tampered(worker)
-                self._finish(worker.index)
+                self.ledger.finish(worker.index)
                 self._assign(worker)
             case _:
                 return self._tampered(worker)
@@ -219,85 +213,40 @@ class Pool:
 
     def _measured(self, worker: Worker, message: wire.Measured) -> bool:
         key = (message.case, message.kernel)
-        if worker.index is None or key not in worker.started:
+        if worker.index is None or key not in worker.started or not _is_sound(message):
             return self._tampered(worker)
         worker.started.remove(key)
         worker.measured.add(key)
         self.idle_losses = 0
-        self._note(worker.index, message)
+        self.ledger.note(worker.index, message)
         if worker.last != key:
             return True
         worker.last = None
         if not worker.careful:
             return True
-        spent = self.spent.get((worker.index, message.kernel), 0.0)
-        spent += time.monotonic() - worker.since
-        self.spent[worker.index, message.kernel] = spent
-        if spent < self.request.kernel_limit or not self._left(worker.index, message.kernel):
+        spent = time.monotonic() - worker.since
+        if not self.ledger.spend(worker.index, message.kernel, spent):
             return True
         # The worker has its list and would go on.
-        self._exhausted(worker.index, message.kernel)
         return self._lost(worker, "timeout", "")
 
     def _allowance(self, worker: Worker) -> float:
         """Seconds that the kernel just started may yet take in this unit."""
         if not worker.careful or worker.index is None or worker.last is None:
             return float("inf")
-        spent = self.spent.get((worker.index, worker.last[1]), 0.0)
-        return max(0.0, self.request.kernel_limit - spent)
+        return self.ledger.allowance(worker.index, worker.last[1])
 
     def _late(self, worker: Worker) -> None:
         if not worker.ready:
             self._lost(worker, "timeout", f"not up within {STARTUP_SECONDS:g} s")
             return
-        index, last = worker.index, worker.last
         over = time.monotonic() >= worker.since + self._allowance(worker)
-        if index is None or last is None or not over:
+        if worker.index is None or worker.last is None or not over:
             self._lost(worker, "timeout", f"no result within {self.request.timeout:g} s")
             return
-        limit = self.request.kernel_limit
-        why = f"no result within the {limit:g} s that a kernel may take in all"
-        self._note(index, _failed(*last, "timeout", why))
-        self._exhausted(index, last[1])
+        self.ledger.exhaust(worker.index, worker.last)
         worker.last = None
         self._lost(worker, "timeout", "")
-
-    def _restore(self, index: int, outcomes: Outcomes) -> None:
-        """Outcomes of earlier, and the losses among them: a kernel once given up stays so."""
-        self.partial[index] = dict(outcomes)
-        for kernel in self.planned[index].unit.kernels:
-            lost = [
-                m for (_, name), m in sorted(outcomes.items())
-                if name == kernel.name and m.status in ("crashed", "timeout") and not m.input_hash
-            ]  # fmt: skip
-            given_up = next((m for m in lost if m.reason.startswith(NOT_RUN)), None)
-            if given_up is not None:
-                self._note_left(index, kernel.name, given_up.status, given_up.reason)
-            elif len(lost) >= LOSSES_PER_KERNEL:
-                self._give_up(index, kernel.name, lost[-1].status, lost[-1].reason)
-            self.losses[index, kernel.name] = len(lost)
-
-    def _left(self, index: int, kernel: str) -> list[int]:
-        """Cases of the unit that the kernel has no outcome of."""
-        got = self.partial.get(index, {})
-        return [c for c in range(len(self.planned[index].unit.cases)) if (c, kernel) not in got]
-
-    def _exhausted(self, index: int, kernel: str) -> None:
-        why = f"{NOT_RUN} {self.request.kernel_limit:g} s spent on cases before it"
-        self._note_left(index, kernel, "timeout", why)
-
-    def _note_left(self, index: int, kernel: str, status: Status, reason: str) -> None:
-        for case in self._left(index, kernel):
-            self._note(index, _failed(case, kernel, status, reason))
-
-    def _note(self, index: int, outcome: wire.Measured) -> None:
-        self.partial.setdefault(index, {})[outcome.case, outcome.kernel] = outcome
-
-    def _finish(self, index: int) -> None:
-        unit, got = self.planned[index].unit, self.partial.pop(index, {})
-        self.complete[index] = [
-            got[case, kernel.name] for case in range(len(unit.cases)) for kernel in unit.kernels
-        ]
 
     def _assign(self, worker: Worker) -> None:
         worker.todo, worker.started, worker.measured = set(), set(), set()
@@ -309,8 +258,7 @@ class Pool:
         assert self.hello is not None
         unit = self.planned[worker.index].unit
         worker.careful = self.hello.devices == 0 or worker.index in self.careful
-        done = frozenset(self.partial.get(worker.index, {}))
-        worker.todo = {(c, k.name) for c in range(len(unit.cases)) for k in unit.kernels} - done
+        done, worker.todo = self.ledger.state(worker.index)
         worker.process.send(msgspec.structs.replace(unit, done=done, careful=worker.careful))
         worker.deadline = time.monotonic() + self.request.timeout
 
@@ -329,7 +277,7 @@ class Pool:
         if index is None:
             # It never came up (or was idle): the work must not wait for it.
             self.idle_losses += 1
-            if self.hello is None or self.idle_losses > LOSSES_PER_KERNEL:
+            if self.hello is None or self.idle_losses > IDLE_LOSSES:
                 raise TolcalError(f"the worker for --device {worker.device} died: {reason}")
             if self.waiting or not self.workers or worker.device not in self.uuids:
                 self._spawn(worker.device)
@@ -338,11 +286,11 @@ class Pool:
             # Launched in bulk, so any of many may have done it: the next worker finds out which.
             self.careful.add(index)
         elif worker.last is not None:
-            self._blame(index, worker.last, status, reason)
+            self.ledger.blame(index, worker.last, status, reason)
         elif reason:
             # Between kernels, so nobody's fault in particular; but never spin.
             self.idle_losses += 1
-            if self.idle_losses > LOSSES_PER_KERNEL:
+            if self.idle_losses > IDLE_LOSSES:
                 op = self.planned[index].unit.op
                 raise TolcalError(
                     f"{op.reference_path}: workers die before any kernel runs ({reason}); "
@@ -361,22 +309,17 @@ class Pool:
         # kernels together any may have written them all.
         worker.last = worker.last or worker.latest
         if worker.index is not None and not worker.careful:
-            for key in worker.measured:
-                del self.partial[worker.index][key]
+            self.ledger.forget(worker.index, worker.measured)
         return self._lost(worker, "crashed", TAMPERED)
 
-    def _blame(self, index: int, key: Key, status: Status, reason: str) -> None:
-        case, kernel = key
-        text = one_line(reason, 240)
-        self._note(index, _failed(case, kernel, status, text))
-        lost = self.losses[index, kernel] = self.losses.get((index, kernel), 0) + 1
-        if lost >= LOSSES_PER_KERNEL:
-            self._give_up(index, kernel, status, text)
 
-    def _give_up(self, index: int, kernel: str, status: Status, text: str) -> None:
-        why = f"{NOT_RUN} {LOSSES_PER_KERNEL} lost workers: {text}"
-        self._note_left(index, kernel, status, one_line(why, 240))
-
-
-def _failed(case: int, kernel: str, status: Status, reason: str) -> wire.Measured:
-    return wire.Measured(case, kernel, status, reason, "", None, None)
+def _is_sound(message: wire.Measured) -> bool:
+    """Whether it is what a worker says: what a kernel may put there must fit into a record."""
+    try:
+        if message.stats is not None:
+            check_stats(message.stats)
+    except msgspec.ValidationError:
+        return False
+    printable = message.reason.isprintable() and len(message.reason) <= REASON_LIMIT
+    known = re.fullmatch("[0-9a-f]{0,64}", message.input_hash) is not None
+    return printable and known and (message.status == "ok") == (message.stats is not None)

@@ -8,7 +8,7 @@ import msgspec
 
 from tolcal import __version__
 from tolcal.measure import wire
-from tolcal.measure.pool import Outcomes
+from tolcal.measure.ledger import Outcomes
 from tolcal.measure.units import Planned, Request
 from tolcal.model import Case, Environment, Kernel, Record, Run, TolcalError
 

@@ -1,4 +1,7 @@
-"""What a run and a record must be, read from a file that anybody may have written."""
+"""What a run, a record and its statistics must be: they come from files and kernels of others.
+
+Each check raises msgspec.ValidationError, whose text says what is wrong.
+"""
 
 from __future__ import annotations
 
@@ -81,10 +84,10 @@ def check_body(body: Body) -> None:
     require(body.roundoff in units, "roundoff is that of no dtype")
     require((body.status == "ok") == (stats is not None), "statistics belong to status ok")
     if stats is not None:
-        _check_stats(stats)
+        check_stats(stats)
 
 
-def _check_stats(stats: ErrorStats) -> None:
+def check_stats(stats: ErrorStats) -> None:
     for name in ("envelope", "envelope_abs"):
         points = cast("tuple[float, ...] | None", getattr(stats, name))
         if points is not None and len(points) != len(ENVELOPE_GRID):
