@@ -222,11 +222,13 @@ def test_damage_at_every_byte(here: Path, small: bytes) -> None:
         assert found.records == tuple(whole[: len(found.records)])
 
 
-@pytest.mark.parametrize("share", [0.3, 0.7, 0.999, 1.0])
-def test_resumed_from_any_cut(here: Path, small: bytes, share: float) -> None:
-    """From wherever it was cut, the resumed file has the records of the whole one."""
+@pytest.mark.parametrize(
+    ("share", "junk"), [(0.3, b""), (0.7, b""), (0.7, b"\0" * 50_000), (0.999, b""), (1.0, b"junk")]
+)
+def test_resumed_from_any_cut(here: Path, small: bytes, share: float, junk: bytes) -> None:
+    """From wherever it was cut, whatever follows, the file has the records of the whole one."""
     whole = list(jsonlines.read(here / "r.jsonl.gz"))
-    (here / "r.jsonl.gz.part").write_bytes(small[: int(share * len(small))])
+    (here / "r.jsonl.gz.part").write_bytes(small[: int(share * len(small))] + junk)
     assert main(command("r.jsonl.gz", "--resume", cases=8)) == 0
     resumed = list(jsonlines.read(here / "r.jsonl.gz"))
     assert plain(resumed) == plain(whole)

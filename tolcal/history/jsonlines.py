@@ -69,13 +69,16 @@ class Writer:
         """Ends the current gzip member."""
         if not self.pending:
             return
+        self._drop_rest()
+        self.file.write(gzip.compress(b"".join(self.pending), 6, mtime=0))
+        self.file.flush()
+        self.pending = []
+
+    def _drop_rest(self) -> None:
         if self.after is not None:
             self.file.truncate(self.after.size)
             self.file.seek(self.after.size)
             self.after = None
-        self.file.write(gzip.compress(b"".join(self.pending), 6, mtime=0))
-        self.file.flush()
-        self.pending = []
 
     def __enter__(self) -> Writer:
         return self
@@ -86,7 +89,9 @@ class Writer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is None and not (self.after and self.after.ended):
+        if kind is None and self.after is not None and self.after.ended:
+            self._drop_rest()
+        elif kind is None:
             self.pending.append(msgspec.json.encode({"end": self.records}) + b"\n")
         self.flush()
         self.file.close()
