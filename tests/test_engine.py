@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,33 @@ def test_a_cluster_of_somebody_else_is_left_running(folder: Path) -> None:
     )  # fmt: skip
     assert done.stdout.splitlines()[-1] == "1 True", done.stderr[-2000:]
     assert plain(folder / "other.jsonl.gz") == plain(folder / "local.jsonl.gz")
+
+
+def test_a_signal_ends_ray_too(tmp_path: Path) -> None:
+    """SIGTERM in the midst: the status of it, what was measured in the file, Ray gone."""
+    flag = tmp_path / "go"
+    gated = (
+        "import os, time\n\ndef run(x):\n"
+        f"    while not os.path.exists({str(flag)!r}):\n        time.sleep(0.01)\n"
+        "    return x + x\n"
+    )
+    write_op(tmp_path / "c", "aa", kernels={"aa_one": GOOD, "aa_two": GOOD})
+    write_op(tmp_path / "c", "bb", kernels={"bb_gated": gated})
+    part = tmp_path / "r.jsonl.gz.part"
+    asked = command("r.jsonl.gz", "--engine", "ray", "--cases", "300", "--workers", "2")
+    with subprocess.Popen(
+        [sys.executable, "-m", "tolcal", *asked], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    ) as process:
+        until = time.monotonic() + 120
+        while not (part.exists() and part.stat().st_size) and time.monotonic() < until:
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.terminate()
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert err.splitlines()[-1].endswith("--resume measures the others")
+    assert "Traceback" not in err
+    assert len(jsonlines.read_partial(part).records) >= 256
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ class _Stop:
     def __init__(self) -> None:
         self.before: dict[signal.Signals, object] = {}
         self.holding = False
-        self.pending: int | None = None
+        self.arrived: int | None = None
 
     def __enter__(self) -> _Stop:
         if threading.current_thread() is threading.main_thread():
@@ -130,16 +130,17 @@ class _Stop:
                     self.before[number] = signal.signal(number, self._arrived)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         for number, handler in self.before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
+        if kind is SystemExit and self.arrived is not None:
+            raise SystemExit(128 + self.arrived) from None  # Ray makes a status of its own of it
 
     def _arrived(self, number: int, _: FrameType | None) -> None:
         for each in self.before:
             signal.signal(each, signal.SIG_IGN)  # what follows is the clean end
-        if self.holding:
-            self.pending = number
-        else:
+        self.arrived = number
+        if not self.holding:
             _end(number)
 
     @contextlib.contextmanager
@@ -148,8 +149,8 @@ class _Stop:
         self.holding = True
         yield
         self.holding = False
-        if self.pending is not None:
-            _end(self.pending)
+        if self.arrived is not None:
+            _end(self.arrived)
 
 
 def _end(number: int) -> NoReturn:

@@ -209,15 +209,17 @@ def _plain(title: str, unit: str) -> Callable[[int, int, str], None]:
     before: int | None = None
 
     def report(done: int, total: int, what: str) -> None:
-        nonlocal last, before
-        if before is None:
-            before = max(0, done - 1)  # what an earlier run has done has no share in the rate
+        nonlocal began, last, before
         now = time.monotonic()
+        if before is None:
+            # Neither the start nor what an earlier run has done has a share in the rate.
+            began, before = now, done
         if now - last >= PLAIN_SECONDS or (done == total and total):
             last = now
-            rate = (done - before) / max(now - began, 1e-9)
+            rate = (done - before) / (now - began) if now > began else 0.0
+            pace = f", {rate:.0f}/s" if rate else ""
             left = f", {_clock((total - done) / rate)} left" if done < total and rate else ""
-            line = f"{title}: {done} of {total} {unit}, {rate:.0f}/s{left}, {what}"
+            line = f"{title}: {done} of {total} {unit}{pace}{left}, {what}"
             print(one_line(line, 200).rstrip(", "), file=sys.stderr, flush=True)
 
     return report
