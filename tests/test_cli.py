@@ -354,6 +354,7 @@ raise SystemExit(main(sys.argv[1:]))
     ("blocked", "argv", "extra"),
     [
         ("torch", ["run", "relu", "--corpus", str(CORPUS)], "gpu"),
+        ("ray", ["run", "relu", "--corpus", str(CORPUS), "--engine", "ray"], "ray"),
         ("pandas", ["calibrate"], "report"),
         ("numpy", ["history", "ls"], "report"),
         ("pyarrow", ["history", "verify"], "report"),

@@ -21,8 +21,9 @@ ALLOWED: dict[str, str] = {
     "cases": "model | numpy torch",
     "stats": "model | torch triton",
     "bounds": "model | msgspec numpy",
-    "measure": "model cases stats | msgspec torch triton",
-    "history": "model | pyarrow pandas numpy msgspec",
+    "sound": "model | msgspec",
+    "measure": "model cases stats sound | msgspec torch triton ray",
+    "history": "model sound | pyarrow pandas numpy msgspec",
     "calibrate": "model bounds history | numpy pandas msgspec",
     "compare": "model bounds | msgspec numpy",
     "tolerances": "model tomlfile | tomlkit msgspec",
@@ -48,6 +49,7 @@ HEAVY = {
     },
     "jinja2": {"tolcal.report.markdown"},
     "rich": {"tolcal.report.terminal"},
+    "ray": set[str](),
 }  # fmt: skip
 MODULES = {
     ".".join(("tolcal", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(
@@ -157,8 +159,8 @@ def test_every_stage_is_in_the_table() -> None:
         ("tolcal.history", "torch triton"),
         ("tolcal.calibrate", "torch triton"),
         # The parent of the workers: nothing that a kernel does may reach it.
-        ("tolcal.measure", "torch triton pandas pyarrow"),
-        ("tolcal.cli.measuring", "torch triton"),
+        ("tolcal.measure", "torch triton pandas pyarrow ray"),
+        ("tolcal.cli.measuring", "torch triton ray"),
     ],
 )
 def test_importing_stays_light(module: str, never: str) -> None:

@@ -6,30 +6,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
+from measure_support import GOOD, of, request, run, without_run, write_op
 
 from tolcal import corpus, measure
-from tolcal.measure import git_state, pool
+from tolcal.measure import git_state, process
 from tolcal.measure.units import plan, run_seeds
-from tolcal.model import Op, Record, Run, TolcalError
-
-TOML = """\
-summary = "twice x"
-dtypes = {dtypes}
-
-[dims]
-B = [1, 2, 3, 4]
-H = [5]
-
-[inputs.x]
-shape = ["B", "H"]
-
-[output]
-shape = ["B", "H"]
-"""
-REFERENCE = "def reference(x):\n    return 2 * x\n"
-GOOD = "def run(x):\n    return x + x\n"
+from tolcal.model import Record, Run, TolcalError
 
 #: Controls of the zoo by name; those that misbehave do so on the case with B = 2 at most.
 ZOO = {
@@ -67,50 +50,6 @@ BUGGY = {
     "sometimes": "def run(x):\n    return 3 * x if x.shape[0] == 3 else 2 * x\n",
     "of_crash": GOOD,
 }
-CORRUPTS = {"of_crash": "b_raises"}
-
-
-def write_op(
-    root: Path,
-    name: str = "double",
-    dtypes: tuple[str, ...] = ("float32",),
-    reference: str = REFERENCE,
-    kernels: dict[str, str] | None = None,
-    buggy: dict[str, str] | None = None,
-) -> None:
-    folder = root / name
-    for sub, files in (("kernels", kernels or {f"{name}_good": GOOD}), ("buggy", buggy or {})):
-        (folder / sub).mkdir(parents=True)
-        for kernel, code in files.items():
-            (folder / sub / f"{kernel}.py").write_text(code)
-    (folder / "reference.py").write_text(reference)
-    toml = TOML.replace("{dtypes}", str(list(dtypes)).replace("'", '"'))
-    for kernel in buggy or {}:
-        control = CORRUPTS.get(kernel, "z_good")
-        toml += f'[buggy.{kernel}]\ncorrupts = "{control}"\nfault = "something"\n'
-    (folder / "op.toml").write_text(toml)
-
-
-def request(ops: tuple[Op, ...], **changes: Any) -> measure.Request:
-    fields: dict[str, Any] = {
-        "ops": ops, "dtypes": (), "device": "cpu", "gate": 1, "explore": 0, "workers": 1,
-    }  # fmt: skip
-    return measure.Request(**fields | changes)
-
-
-def run(root: Path, **changes: Any) -> list[Record]:
-    """All records of a run of the corpus ``root``."""
-    values = measure.measure(request(corpus.load(root), **changes), root)
-    return [v for v in values if isinstance(v, Record)]
-
-
-def without_run(record: Record) -> Any:
-    """A record less what names the run: two measurements of one thing agree in the rest."""
-    body = msgspec.to_builtins(record)
-    body["run"] = body["run"]["environment"]
-    return body
-
-
 # --- the zoo: one run of kernels that misbehave in every way ---------------------------------
 
 
@@ -120,11 +59,6 @@ def zoo(tmp_path_factory: pytest.TempPathFactory) -> list[Record]:
     root = tmp_path_factory.mktemp("zoo")
     write_op(root, kernels=ZOO, buggy=BUGGY)
     return run(root, gate=4, timeout=3.0)
-
-
-def of(records: list[Record], kernel: str) -> dict[int, Record]:
-    """Records of a kernel by B."""
-    return {dict(r.case.dims)["B"]: r for r in records if r.kernel == kernel}
 
 
 def test_every_kernel_has_a_record_of_every_case(zoo: list[Record]) -> None:
@@ -299,12 +233,12 @@ def test_every_size_is_met(pair: Path) -> None:
 def test_repeat_gives_distinct_runs(tmp_path: Path) -> None:
     """repeat=3 yields three Runs of one session with ids and seeds of their own."""
     write_op(tmp_path)
-    progress: list[tuple[int, int]] = []
+    progress: list[measure.Step] = []
     ops = corpus.load(tmp_path)
     values = list(
         measure.measure(
             request(ops, repeat=3, gate=1, explore=2), tmp_path,
-            lambda done, total, what: progress.append((done, total)),
+            progress.append,
         )
     )  # fmt: skip
     runs = [v for v in values if isinstance(v, Run)]
@@ -315,7 +249,7 @@ def test_repeat_gives_distinct_runs(tmp_path: Path) -> None:
     assert isinstance(values[0], Run)
     assert len({r.case.id for r in records if r.case_set == "explore"}) == 6
     assert len({r.case.id for r in records if r.case_set == "gate"}) == 1
-    assert progress == [(n, 9) for n in range(1, 10)]
+    assert progress == [(n, 9, "double", n, 9) for n in range(1, 10)]
 
 
 def test_seeds_of_repeated_runs_follow_from_the_seed() -> None:
@@ -325,31 +259,6 @@ def test_seeds_of_repeated_runs_follow_from_the_seed() -> None:
     assert run_seeds(many) == run_seeds(many)
     assert len(set(run_seeds(many))) == 4
     assert run_seeds(request((), repeat=2)) != run_seeds(request((), repeat=2))
-
-
-def test_stdout_never_reaches_ours(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A flood of workflow commands on a kernel's stdout and stderr reaches neither of ours."""
-    flood = (
-        "import os, sys\n"
-        "def run(x):\n"
-        "    for stream in (sys.stdout, sys.stderr):\n"
-        "        stream.write('::error::owned\\n' * 20000)\n"
-        "        stream.flush()\n"
-        "    os.write(1, b'::add-mask::x\\n')\n"
-        "    os.write(2, b'##[error]owned\\n')\n"
-        "    if x.shape[0] == 1:\n"
-        "        os._exit(1)\n"
-        "    return x + x\n"
-    )
-    write_op(tmp_path, kernels={"floods": flood, "fine": GOOD})
-    records = run(tmp_path, gate=4)
-    statuses = Counter(r.status for r in records)
-    out, err = capfd.readouterr()
-    assert (out, err) == ("", "")
-    assert statuses == {"ok": 7, "crashed": 1}
-    (died,) = [r for r in records if r.status == "crashed"]
-    assert died.reason.startswith("exit status 1: ")
-    assert len(died.reason) <= 240
 
 
 def test_raised_tolcal_error_is_a_record(tmp_path: Path) -> None:
@@ -492,17 +401,17 @@ def test_cuda_without_gpu(pair: Path) -> None:
 def test_stopping_early_leaves_no_worker(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Closing the iterator ends the workers: a run that is interrupted leaves nobody behind."""
     started: list[Any] = []
-    init = pool.Worker.__init__
+    init = process.Process.__init__
 
-    def recording(self: Any, device: str) -> None:
-        init(self, device)
-        started.append(self.process)
+    def recording(self: Any, *args: Any) -> None:
+        init(self, *args)
+        started.append(self.child)
 
-    monkeypatch.setattr(pool.Worker, "__init__", recording)
+    monkeypatch.setattr(process.Process, "__init__", recording)
     values = measure.measure(request(corpus.load(pair)), pair)
     next(values)
     assert [process.poll() for process in started] == [None]
-    values.close()  # type: ignore[attr-defined]
+    values.close()
     assert [process.poll() for process in started] == [-9]
 
 
@@ -569,10 +478,8 @@ def test_a_kernel_that_changes_the_folder_disturbs_nobody(
 def test_a_forged_report_does_not_end_the_run(tmp_path: Path) -> None:
     """A kernel that writes to the worker's pipe is `crashed`, and the others still run."""
     forger = (
-        "import sys\nfrom multiprocessing.connection import Connection\n"
-        "from tolcal.measure import wire\n"
-        "def run(x):\n    pipe = Connection(int(sys.argv[2]), readable=False)\n"
-        "    pipe.send_bytes(wire.encode(wire.Finished()))\n    pipe._handle = None\n"
+        "import sys\nfrom tolcal.measure import wire\n"
+        "def run(x):\n    wire.write_frame(int(sys.argv[2]), wire.Finished())\n"
         "    return x + x\n"
     )
     write_op(tmp_path, kernels={"a_forges": forger, "b_good": GOOD})

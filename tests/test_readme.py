@@ -67,7 +67,7 @@ def test_every_command_runs(copy: Path) -> None:
 def test_gpu_commands_are_commands() -> None:
     """What needs a GPU at least parses."""
     listed = commands("sh gpu")
-    assert len(listed) == 3
+    assert len(listed) == 6
     for command in listed:
         build_parser().parse_args(shlex.split(command)[1:])
 

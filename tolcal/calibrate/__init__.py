@@ -351,7 +351,8 @@ def _notes(
         classes = set(rows["device_class"].astype(str))
         used = any(classes & set(devices) for devices in fitted.values())
         dates = sorted({str(s)[:10] for s in rows["started"].unique() if s})
-        uuids = {str(u) for u in rows["device_uuid"].unique() if str(u)}
+        # A run may be of several GPUs, whose names it joins with commas.
+        uuids = {one for u in rows["device_uuid"].unique() for one in str(u).split(",") if one}
         what = plural(int(rows["run_id"].nunique()), "run")
         when = f" of {' to '.join(sorted({dates[0], dates[-1]}))}" if dates else ""
         where = f" on {plural(len(uuids), 'GPU')}" if uuids else ""

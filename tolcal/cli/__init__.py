@@ -25,6 +25,7 @@ EXTRAS = {
     "requests": "report",
     "jinja2": "report",
     "rich": "report",
+    "ray": "ray",
 }
 
 
@@ -46,7 +47,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     except ModuleNotFoundError as error:
         extra = EXTRAS.get((error.name or "").split(".")[0])
-        if extra is not None and args.module == "measuring":
+        if extra == "report" and args.module == "measuring":
             extra = "gpu"  # which holds the others
         if extra is None:
             raise
@@ -111,6 +112,11 @@ def build_parser() -> argparse.ArgumentParser:
     run.add_argument("--repeat", type=_positive, default=1, metavar="N",
                      help="make N runs with fresh explore seeds")  # fmt: skip
     run.add_argument("--history", metavar="DIR", help="also add the records to this history")
+    run.add_argument("--plan", action="store_true",
+                     help="print what would run where, and run nothing")  # fmt: skip
+    run.add_argument("--shard", type=_shard, metavar="I/N",
+                     help="only the I-th of N parts, which together are one run; needs "
+                     "--seed")  # fmt: skip
 
     calibrate = command(
         "calibrate", "judging", "calibrate",
@@ -265,6 +271,25 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=_count, default=0, metavar="N",
                         help="worker processes (default: as many as suit the machine)")  # fmt: skip
     parser.add_argument("--tolerances", metavar="F", help="the approved tolerances")
+    parser.add_argument("--engine", choices=("local", "ray"), default="local",
+                        help="local: all GPUs of this machine (default); ray: those of the cluster "
+                        "that RAY_ADDRESS names")  # fmt: skip
+    parser.add_argument("--triton-cache", metavar="DIR",
+                        help="folder of compiled kernels, one for each trust domain (default: "
+                        "Triton's own)")  # fmt: skip
+    cut = parser.add_mutually_exclusive_group()
+    cut.add_argument("--resume", action="store_true",
+                     help="go on with a run that was cut: its records lie beside --out, in a file "
+                     "that ends in .part")  # fmt: skip
+    cut.add_argument("--overwrite", action="store_true",
+                     help="give up the records of a run that was cut")  # fmt: skip
+
+
+def _shard(text: str) -> tuple[int, int]:
+    part, _, parts = text.partition("/")
+    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts) <= 10_000):
+        raise argparse.ArgumentTypeError(f"{text}: give I/N with 1 <= I <= N <= 10000, as in 1/4")
+    return int(part), int(parts)
 
 
 def _number(text: str, convert: type[int] | type[float], low: float, high: float) -> float:

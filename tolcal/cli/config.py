@@ -26,6 +26,7 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     device: str = "auto"
     timeout: Annotated[float, msgspec.Meta(gt=0, le=1e9)] = 120.0
     profile: str = "default"
+    triton_cache: str = ""
     cases: Cases = Cases()
 
 
@@ -38,6 +39,7 @@ class Config(msgspec.Struct, frozen=True):
     device: str
     timeout: float
     profile: str
+    triton_cache: Path | None  # None: Triton's own
     cases: Cases
 
 
@@ -52,6 +54,7 @@ def load(args: argparse.Namespace) -> Config:
 
     given = getattr(args, "history", None)
     paths = tuple(Path(p) for p in given) if isinstance(given, list) and given else None
+    cache = getattr(args, "triton_cache", None) or table.triton_cache
     cases = Cases(
         gate=table.cases.gate if getattr(args, "gate", None) is None else args.gate,
         explore=table.cases.explore if getattr(args, "cases", None) is None else args.cases,
@@ -63,6 +66,7 @@ def load(args: argparse.Namespace) -> Config:
         device=getattr(args, "device", None) or table.device,
         timeout=getattr(args, "timeout", None) or table.timeout,
         profile=getattr(args, "profile", None) or table.profile,
+        triton_cache=path("triton_cache", table.triton_cache) if cache else None,
         cases=cases,
     )
 

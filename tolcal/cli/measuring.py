@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import secrets
-import sys
 from pathlib import Path
 
 from tolcal import corpus, history, measure, tolerances
-from tolcal.cli import config
-from tolcal.history import columns, jsonlines
+from tolcal.cli import config, planning
+from tolcal.cli.recording import measure_into, say
+from tolcal.history import columns
 from tolcal.model import Cell, ErrorStats, Op, Record, Run, TolcalError, Tolerance, one_line
 from tolcal.report import terminal
 
@@ -34,7 +33,11 @@ def legacy(ops: tuple[Op, ...]) -> dict[Cell, float]:
 
 
 def _request(
-    args: argparse.Namespace, settings: config.Config, ops: tuple[Op, ...], repeat: int
+    args: argparse.Namespace,
+    settings: config.Config,
+    ops: tuple[Op, ...],
+    repeat: int,
+    shard: tuple[int, int] | None = None,
 ) -> measure.Request:
     return measure.Request(
         ops=ops,
@@ -48,39 +51,16 @@ def _request(
         timeout=settings.timeout,
         workers=args.workers,
         limits=limits(ops, tolerances.read(settings.tolerances)),
+        shard=shard,
+        engine=args.engine,
+        variables=_variables(settings),
     )
 
 
-def _measure_into(path: Path, request: measure.Request, settings: config.Config) -> list[Record]:
-    """Measures, writing each record to ``path`` as it comes."""
-    records = []
-    # Beside it first: a run that fails at the start must not cost the records of the last one.
-    # A name of its own: two runs into one folder must not write into one file.
-    partial = path.with_name(f"partial-{secrets.token_hex(4)}-{path.name}")
-    try:
-        with (
-            terminal.progress("measuring", "records") as progress,
-            jsonlines.Writer(partial) as writer,
-        ):
-            for value in measure.measure(request, settings.corpus, progress):
-                writer.write(value)
-                if isinstance(value, Record):
-                    records.append(value)
-    except BaseException:
-        if records:
-            _say(
-                f"stopped early: the first {len(records)} records are in {partial}; a cut file is "
-                "no history, so measure again"
-            )
-        else:
-            partial.unlink(missing_ok=True)
-        raise
-    partial.replace(path)
-    return records
-
-
-def _say(line: str) -> None:
-    print(one_line(line, 2000), file=sys.stderr)
+def _variables(settings: config.Config) -> dict[str, str]:
+    # Whole, since a kernel may change the working directory.
+    cache = settings.triton_cache
+    return {} if cache is None else {"TRITON_CACHE_DIR": str(cache.absolute())}
 
 
 def _count_statuses(records: list[Record]) -> str:
@@ -98,26 +78,30 @@ def run(args: argparse.Namespace) -> int:
     out = Path(args.out)
     if not out.name.endswith((".jsonl.gz",)):
         raise TolcalError(f"--out {out}: give a name that ends in .jsonl.gz")
-    records = _measure_into(out, _request(args, settings, ops, args.repeat), settings)
+    request = _request(args, settings, ops, args.repeat, args.shard)
+    if args.plan:
+        planning.show(request)
+        return 0
+    records = measure_into(out, request, settings.corpus, args.resume, args.overwrite)
     runs = len({record.run.id for record in records})
-    _say(f"{len(records)} records ({_count_statuses(records)}) of {runs} run(s) in {out}")
+    say(f"{len(records)} records ({_count_statuses(records)}) of {runs} run(s) in {out}")
     if args.history:
         shard = history.add(Path(args.history), records)
-        _say(f"added to the history as {shard}")
+        say(f"added to the history as {shard}")
     over = [r for r in records if r.role == "control" and r.stats and r.stats.num_exceeding]
     for record in over[:5]:
         assert record.stats is not None
-        _say(f"exceeds: {record.id} {record.case.dtype} {record.case.dims_text}: "
+        say(f"exceeds: {record.id} {record.case.dtype} {record.case.dims_text}: "
              f"{record.stats.num_exceeding} of {record.stats.count} elements; "
              f"tolcal replay {record.id}")  # fmt: skip
     if len(over) > 5:
-        _say(f"... and {len(over) - 5} more")
+        say(f"... and {len(over) - 5} more")
     failed = [r for r in records if r.status in ("crashed", "timeout")]
     for record in failed[:5]:
-        _say(f"{record.status}: {record.id} {record.case.dtype} {record.case.dims_text}: "
+        say(f"{record.status}: {record.id} {record.case.dtype} {record.case.dims_text}: "
              f"{record.reason}")  # fmt: skip
     if len(failed) > 5:
-        _say(f"... and {len(failed) - 5} more")
+        say(f"... and {len(failed) - 5} more")
     return 1 if failed else 0
 
 
@@ -143,7 +127,10 @@ def ci(args: argparse.Namespace) -> int:
     home = config.writable_history(settings.history)
     past = history.read_table(settings.history)
     out = Path(args.out)
-    records = _measure_into(out / "records.jsonl.gz", _request(args, settings, ops, 1), settings)
+    records = measure_into(
+        out / "records.jsonl.gz", _request(args, settings, ops, 1), settings.corpus, args.resume,
+        args.overwrite,
+    )  # fmt: skip
     baseline = calibrate.baseline(history.to_frame(past), approved)
     # A control that broke in this change must not widen its own tolerance.
     broken = compare.regressed(records, approved, baseline)
@@ -163,14 +150,14 @@ def ci(args: argparse.Namespace) -> int:
         broken or verdict.blocks or any(f.kind == "crashed" and f.changed for f in verdict.findings)
     )
     if broke:
-        _say(
+        say(
             "regressions or crashes of what changed, so the records stay out of the history; they "
             f"are in {out / 'records.jsonl.gz'}"
         )
     else:
         shard = history.add(home, records)
-        _say(f"records added to the history as {shard}")
-    _say(f"written: {out / 'comment.md'}, {out / 'proposal.json'}, {out / 'records.jsonl.gz'}")
+        say(f"records added to the history as {shard}")
+    say(f"written: {out / 'comment.md'}, {out / 'proposal.json'}, {out / 'records.jsonl.gz'}")
     return 1 if verdict.blocks else 0
 
 
@@ -195,7 +182,7 @@ def replay(args: argparse.Namespace) -> int:
     op = corpus.select((op,), [kernel_name or op.name])[0]
     request = measure.Request(
         ops=(op,), dtypes=(), device=settings.device, gate=0, explore=0, workers=1,
-        timeout=settings.timeout, limits=limits(ops, approved),
+        timeout=settings.timeout, limits=limits(ops, approved), variables=_variables(settings),
     )  # fmt: skip
     print(f"{case.op} {case.dtype} {case.dims_text} profile={case.profile} seed={case.seed}")
     same = True

@@ -187,15 +187,16 @@ def _row(record: Record) -> dict[str, Any]:
 
 def to_records(table: pa.Table) -> Iterator[Record]:
     """The inverse of ``from_records``."""
-    runs: dict[str, Run] = {}
+    runs: dict[tuple[str, str], Run] = {}
     for row in table.to_pylist():
-        run = runs.get(row["run_id"])
+        key = (row["run_id"], row["session"])  # shards of one run differ in when and where
+        run = runs.get(key)
         if run is None:
             environment = Environment(
                 **{name: row[name] for name in _ENVIRONMENT},
                 switches=tuple(msgspec.json.decode(row["switches"])),
             )
-            run = runs[row["run_id"]] = Run(
+            run = runs[key] = Run(
                 id=row["run_id"],
                 seed=row["run_seed"],
                 environment=environment,

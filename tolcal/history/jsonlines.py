@@ -9,76 +9,54 @@ Not-a-number and infinities are the strings "nan", "inf", "-inf", in statistics 
 from __future__ import annotations
 
 import gzip
-import itertools
 import math
-import re
-import struct
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, cast
+from typing import IO, Any
 
 import msgspec
 
-from tolcal.model import (
-    DIM,
-    DTYPES,
-    ENVELOPE_GRID,
-    NAME,
-    Case,
-    CaseSet,
-    ErrorStats,
-    Record,
-    Role,
-    Run,
-    Status,
-    TolcalError,
-)
+from tolcal.model import Record, Run, TolcalError
+from tolcal.sound import Body, check_body, check_run
 
 #: Records a gzip member: a cut file loses at most so many.
 MEMBER = 256
 MAX_LINE = 64 * 1024
 MAX_LINES = 20_000_000
 
-_HEX = re.compile("[0-9a-f]{1,64}")
 _NONFINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
-
-
-class _Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A record without its run."""
-
-    kernel: str
-    role: Role
-    corrupts: str | None
-    case: Case
-    case_set: CaseSet
-    status: Status
-    reason: str
-    input_hash: str
-    kernel_hash: str
-    reference_hash: str
-    op_hash: str
-    roundoff: float
-    stats: ErrorStats | None
-    same_as_control: bool | None = None
 
 
 class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     run: Run | None = None
-    record: _Body | None = None
+    record: Body | None = None
     end: int | None = None
 
 
-class Writer:
-    """Writes runs and records to ``path``; what a finished member holds survives a kill."""
+class Partial(msgspec.Struct, frozen=True):
+    """What a cut file still holds: whole members, in the order they were written."""
 
-    def __init__(self, path: Path) -> None:
+    runs: tuple[Run, ...]
+    records: tuple[Record, ...]
+    size: int  # bytes of those members; what follows them is cut
+    ended: bool  # not cut at all
+
+
+class Writer:
+    """Writes runs and records to ``path``; what a finished member holds survives a kill.
+
+    With ``after`` it goes on where a cut file ends: the rest of that is dropped with the first
+    write, not before.
+    """
+
+    def __init__(self, path: Path, after: Partial | None = None) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.path = path
-        self.file: IO[bytes] = path.open("wb")
+        self.path, self.after = path, after
+        self.file: IO[bytes] = path.open("r+b" if after else "wb")
         self.pending: list[bytes] = []
-        self.records = 0
+        self.records = len(after.records) if after else 0
 
     def write(self, value: Run | Record) -> None:
         """A run before its records."""
@@ -89,10 +67,18 @@ class Writer:
 
     def flush(self) -> None:
         """Ends the current gzip member."""
-        if self.pending:
-            self.file.write(gzip.compress(b"".join(self.pending), 6, mtime=0))
-            self.file.flush()
-            self.pending = []
+        if not self.pending:
+            return
+        self._drop_rest()
+        self.file.write(gzip.compress(b"".join(self.pending), 6, mtime=0))
+        self.file.flush()
+        self.pending = []
+
+    def _drop_rest(self) -> None:
+        if self.after is not None:
+            self.file.truncate(self.after.size)
+            self.file.seek(self.after.size)
+            self.after = None
 
     def __enter__(self) -> Writer:
         return self
@@ -103,7 +89,9 @@ class Writer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is None:
+        if kind is None and self.after is not None and self.after.ended:
+            self._drop_rest()
+        elif kind is None:
             self.pending.append(msgspec.json.encode({"end": self.records}) + b"\n")
         self.flush()
         self.file.close()
@@ -136,26 +124,95 @@ def _number(value: Any) -> Any:
 
 def read(path: Path) -> Iterator[Record]:
     """Records of a file, each with its run. TolcalError names file and line."""
-    run: Run | None = None
     records = number = 0
     end: int | None = None
-    for number, line in _lines(path):
-        parsed = _parse(path, number, line)
-        if end is not None:
-            raise TolcalError(f"{path}:{number}: a line after the end; measure again")
-        run = parsed.run or run
-        end = parsed.end
-        if parsed.record is not None:
-            if run is None:
-                raise TolcalError(f"{path}:{number}: a record before any run; measure again")
+    for at, value in _values(path, _lines(path)):
+        number = at
+        if isinstance(value, Record):
             records += 1
-            body = parsed.record
-            fields = {name: getattr(body, name) for name in body.__struct_fields__}
-            yield Record(run=run, **fields)
+            yield value
+        elif isinstance(value, int):
+            end = value
     if end != records:
         raise TolcalError(
             f"{path}: cut or damaged after line {number}; nothing of it was used, measure again"
         )
+
+
+def read_partial(path: Path) -> Partial:
+    """What is whole in a file that may be cut anywhere.
+
+    Only for going on with it: a cut file is no history. TolcalError for a line that is none of
+    ours.
+    """
+    runs: list[Run] = []
+    records: list[Record] = []
+    size, ended = 0, False
+
+    def lines() -> Iterator[tuple[int, bytes]]:
+        nonlocal size
+        number = 0
+        for size, content in _members(path):  # noqa: B007
+            for line in content.splitlines():
+                number += 1
+                yield number, line
+
+    for _, value in _values(path, lines()):
+        if isinstance(value, Run):
+            runs.append(value)
+        elif isinstance(value, Record):
+            records.append(value)
+        else:
+            ended = value == len(records)
+    return Partial(tuple(runs), tuple(records), size, ended)
+
+
+def _members(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Each whole gzip member and where it ends: up to the first that is cut or damaged."""
+    end, ahead = 0, b""
+    with path.open("rb") as file:
+        while True:
+            member, content = zlib.decompressobj(wbits=31), b""
+            while not member.eof:
+                data = ahead or file.read(2**16)
+                ahead = b""
+                if not data:
+                    return
+                end += len(data)
+                try:
+                    content += member.decompress(data)
+                except zlib.error:
+                    return
+                if len(content) > (MEMBER + 1) * MAX_LINE:
+                    raise TolcalError(f"{path}: a part of it is too long: no file of tolcal's")
+            ahead = member.unused_data
+            end -= len(ahead)
+            yield end, content
+
+
+def _values(
+    path: Path, lines: Iterator[tuple[int, bytes]]
+) -> Iterator[tuple[int, Run | Record | int]]:
+    """What each line says, with its number: a run, a record of it, or the end's count."""
+    run: Run | None = None
+    ended = False
+    for number, line in lines:
+        parsed = _parse(path, number, line)
+        if ended:
+            raise TolcalError(f"{path}:{number}: a line after the end; measure again")
+        if parsed.run is not None:
+            run = parsed.run
+            yield number, run
+        elif parsed.record is not None:
+            if run is None:
+                raise TolcalError(f"{path}:{number}: a record before any run; measure again")
+            body = parsed.record
+            fields = {name: getattr(body, name) for name in body.__struct_fields__}
+            yield number, Record(run=run, **fields)
+        else:
+            assert parsed.end is not None
+            ended = True
+            yield number, parsed.end
 
 
 def _parse(path: Path, number: int, line: bytes) -> _Line:
@@ -168,9 +225,9 @@ def _parse(path: Path, number: int, line: bytes) -> _Line:
         if sum(part is not None for part in (parsed.run, parsed.record, parsed.end)) != 1:
             raise msgspec.ValidationError("expected either `run` or `record`")
         if parsed.run is not None:
-            _check_run(parsed.run)
+            check_run(parsed.run)
         if parsed.record is not None:
-            _check_body(parsed.record)
+            check_body(parsed.record)
     except (msgspec.DecodeError, RecursionError) as error:
         # ValidationError is a DecodeError
         raise TolcalError(
@@ -178,72 +235,6 @@ def _parse(path: Path, number: int, line: bytes) -> _Line:
             "was used, measure again or drop that line"
         ) from None
     return parsed
-
-
-def _require(sound: bool, what: str) -> None:
-    if not sound:
-        raise msgspec.ValidationError(what)
-
-
-def _check_run(run: Run) -> None:
-    _require(bool(_HEX.fullmatch(run.id)), "the run's id is no hex")
-    session = bool(_HEX.fullmatch(run.session))
-    _require(not run.session or session, "the run's session is no hex")
-    _require(not run.commit or bool(_HEX.fullmatch(run.commit)), "the run's commit is no hex")
-    _require(0 <= run.seed < 2**63, "the run's seed is not in 0 to 2^63 - 1")
-    texts = (run.started, run.tolcal, run.device_uuid, *msgspec.structs.astuple(run.environment))
-    for text in texts:
-        for part in text if isinstance(text, tuple) else (text,):
-            _require(len(part) <= 200 and (part.isprintable()), "a text of the run is too odd")
-
-
-def _check_body(body: _Body) -> None:
-    case, stats = body.case, body.stats
-    names = (body.kernel, case.op, case.profile, case.layout, body.corrupts or "none")
-    for name in names:
-        _require(bool(NAME.fullmatch(name)), f"a name is not of the form {NAME.pattern}")
-    _require(case.dtype in DTYPES, f"a dtype is none of {', '.join(DTYPES)}")
-    _require(0 <= case.seed < 2**63, "a seed is not in 0 to 2^63 - 1")
-    for dim, size in case.dims:
-        _require(bool(DIM.fullmatch(dim)), f"a dim is not of the form {DIM.pattern}")
-        _require(1 <= size < 2**40, "a size is not in 1 to 2^40 - 1")
-    for value in (body.input_hash, body.kernel_hash, body.reference_hash, body.op_hash):
-        _require(not value or bool(_HEX.fullmatch(value)), "a hash is no hex")
-    _require(len(body.reason) <= 1000, "a reason is longer than 1000 characters")
-    units = {d.roundoff for d in DTYPES.values()}
-    _require(body.roundoff in units, "roundoff is that of no dtype")
-    _require((body.status == "ok") == (stats is not None), "statistics belong to status ok")
-    if stats is not None:
-        _check_stats(stats)
-
-
-def _check_stats(stats: ErrorStats) -> None:
-    for name in ("envelope", "envelope_abs"):
-        points = cast("tuple[float, ...] | None", getattr(stats, name))
-        if points is not None and len(points) != len(ENVELOPE_GRID):
-            raise msgspec.ValidationError(
-                f"{name} has {len(points)} points, {len(ENVELOPE_GRID)} expected"
-            )
-    _require(stats.bias is None or abs(stats.bias) <= 1.0, "bias is not in -1 to 1")
-    for name in ("envelope", "envelope_abs"):
-        points = cast("tuple[float, ...]", getattr(stats, name) or (0.0,))
-        falling = all(a >= b >= 0 for a, b in itertools.pairwise((*points, 0.0)))
-        _require(falling, f"{name} does not fall to 0")
-    for name in stats.__struct_fields__:
-        value = getattr(stats, name)
-        for part in value if isinstance(value, tuple) else (value,):
-            if isinstance(part, float):
-                _require(_is_float32(part), f"{name} is no float32 number")
-            elif part is not None:
-                limit = 2**64 if name == "max_ulp" else 2**63
-                _require(0 <= part < limit, f"{name} is not in 0 to {limit - 1}")
-
-
-def _is_float32(value: float) -> bool:
-    try:
-        return math.isnan(value) or struct.unpack("f", struct.pack("f", value))[0] == value
-    except OverflowError:
-        return False
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:

@@ -10,22 +10,38 @@ import os
 import re
 import secrets
 import subprocess
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Generator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
 
 from tolcal import __version__
-from tolcal.measure import wire
-from tolcal.measure.pool import Pool
-from tolcal.measure.units import Planned, Request, find_case, plan, run_seeds
-from tolcal.model import DTYPES, Case, CaseSet, Record, Run, TolcalError, digest
+from tolcal.measure import engine, resume, wire
+from tolcal.measure.resume import Recorded
+from tolcal.measure.units import Planned, Request, find_case, plan, run_id, run_seeds
+from tolcal.model import DTYPES, Case, CaseSet, Environment, Record, Run, TolcalError
 
-__all__ = ["Progress", "Request", "find_case", "measure", "replay"]
+__all__ = ["Planned", "Progress", "Recorded", "Request", "Step", "find_case", "measure", "replay",
+           "survey"]  # fmt: skip
 
 #: More than a sitting measures, and what a records file is still read with.
 MAX_RECORDS = 5_000_000
-#: Called after each record with (records done, records planned, what it was).
-Progress = Callable[[int, int, str], None]
+
+
+class Step(NamedTuple):
+    """How far a run is after a record: of all records, and of those of that record's op."""
+
+    done: int
+    total: int
+    op: str
+    op_done: int
+    op_total: int
+
+
+Progress = Callable[[Step], None]
 
 
 def git_state(folder: Path) -> tuple[str, bool]:
@@ -49,13 +65,26 @@ def git_state(folder: Path) -> tuple[str, bool]:
 
 
 def measure(
-    request: Request, corpus: Path, progress: Progress = lambda *_: None
-) -> Iterator[Run | Record]:
+    request: Request,
+    corpus: Path,
+    progress: Progress = lambda _: None,
+    recorded: Recorded | None = None,
+) -> Generator[Run | Record, None, None]:
     """Runs ``request``; yields each Run, then its Records.
 
     The order is that of the plan whatever the number of workers: run, op, dtype, case, kernel.
     A kernel's failure is a record. TolcalError if the device, the contract or a reference fails.
+    What is ``recorded`` is not measured or yielded again; TolcalError if it is not the beginning
+    of this very plan.
     """
+    if recorded is not None:
+        request = resume.with_seed(request, recorded)
+    seeds = run_seeds(request)
+    yield from _execute(request, seeds, checked_plan(request, seeds), corpus, progress, recorded)
+
+
+def checked_plan(request: Request, seeds: list[int]) -> list[Planned]:
+    """The units of ``request``. TolcalError if there are none, or too many."""
     kernels = sum(len(op.kernels) * len(op.dtypes) for op in request.ops)
     records = kernels * (request.gate + request.explore) * request.repeat
     if records > MAX_RECORDS:
@@ -63,22 +92,41 @@ def measure(
             f"{records} records are asked for, at most {MAX_RECORDS} in one go; give fewer --cases "
             "or --repeat, and add runs with --history"
         )
-    seeds = run_seeds(request)
+    if request.shard is not None and request.seed is None:
+        raise TolcalError(
+            f"--shard {request.shard[0]}/{request.shard[1]}: give --seed N, the same for every "
+            "shard, or they would not be parts of one run"
+        )
     planned = plan(request, seeds)
+    if not planned and request.shard is not None:
+        units = len(plan(msgspec.structs.replace(request, shard=None), seeds))
+        if units:
+            raise TolcalError(
+                f"--shard {request.shard[0]}/{request.shard[1]}: there are {units} units of work, "
+                "so nothing is left for this part; make fewer parts"
+            )
     if not planned:
         raise TolcalError(
             "nothing to measure: no kernel, dtype and case is left by the selection; "
             "check OP, --dtype and --cases"
         )
-    yield from _execute(request, seeds, planned, corpus, progress)
+    return planned
 
 
-def replay(request: Request, case: Case, corpus: Path) -> Iterator[Run | Record]:
+def survey(request: Request) -> tuple[list[Planned], Environment, str]:
+    """What would run, on what, and where; runs no kernel. TolcalError as ``measure``."""
+    planned = checked_plan(request, run_seeds(request))
+    with engine.create(request, [], {}) as pool:
+        pool.start()
+        return planned, pool.environment, pool.places
+
+
+def replay(request: Request, case: Case, corpus: Path) -> Generator[Run | Record, None, None]:
     """Runs the kernels of ``request`` on one case."""
     (op,) = request.ops
     limit = request.limits.get((op.name, case.dtype))
     unit = wire.Unit(op, case.dtype, op.kernels, (case,), limit)
-    yield from _execute(request, [0], [Planned(0, 0, unit)], corpus, lambda *_: None)
+    yield from _execute(request, [0], [Planned(0, 0, unit)], corpus, lambda _: None, None)
 
 
 def _execute(
@@ -87,20 +135,36 @@ def _execute(
     planned: list[Planned],
     corpus: Path,
     progress: Progress,
-) -> Iterator[Run | Record]:
+    recorded: Recorded | None,
+) -> Generator[Run | Record, None, None]:
     commit, dirty = git_state(corpus)
-    session = secrets.token_hex(8)
-    total = sum(p.size for p in planned)
-    done = 0
-    current: Run | None = None
-    with Pool(request, planned) as pool:
-        for index, outcomes in pool.results():
+    total = Counter[str]()
+    for p in planned:
+        total[p.unit.op.name] += p.size
+    done = Counter(r.case.op for r in recorded.records) if recorded else Counter[str]()
+    runs: dict[int, Run] = {}
+    session, skip, known = secrets.token_hex(8), 0, {}
+    if recorded is not None:
+        resume.check_plan(recorded, planned, seeds, commit, request.origin)
+        runs, session = dict(enumerate(recorded.runs)), recorded.runs[0].session
+        units, outcomes = resume.split(planned, recorded.records)
+        planned, known = planned[units:], {0: outcomes}
+        skip = len(outcomes)
+    if not planned:
+        return  # cut after its last record
+    with engine.create(request, planned, known) as pool:
+        pool.start()
+        ids = [
+            run_id(request, seeds, index, session, commit, pool.environment.key)
+            for index in range(len(seeds))
+        ]
+        if recorded is not None:
+            resume.check_environment(recorded, ids, pool.environment, pool.device_uuid)
+        for index, measured in pool.results():
             p = planned[index]
-            run_id = digest("run", session, p.run)
-            if current is None or current.id != run_id:
-                assert pool.hello is not None
-                current = Run(
-                    id=run_id,
+            if p.run not in runs:
+                runs[p.run] = Run(
+                    id=ids[p.run],
                     seed=seeds[p.run],
                     started=datetime.now(UTC).isoformat(timespec="seconds"),
                     session=session,
@@ -108,14 +172,16 @@ def _execute(
                     commit=commit,
                     dirty=dirty,
                     tolcal=__version__,
-                    device_uuid=pool.hello.device_uuid,
-                    environment=pool.hello.environment,
+                    device_uuid=pool.device_uuid,
+                    environment=pool.environment,
                 )
-                yield current
-            for outcome in outcomes:
-                done += 1
-                progress(done, total, f"{p.unit.op.name} {p.unit.dtype}")
-                yield _record(current, p, outcome)
+                yield runs[p.run]
+            for outcome in measured[skip:]:
+                name = p.unit.op.name
+                done[name] += 1
+                progress(Step(done.total(), total.total(), name, done[name], total[name]))
+                yield _record(runs[p.run], p, outcome)
+            skip = 0
 
 
 def _record(run: Run, planned: Planned, outcome: wire.Measured) -> Record:

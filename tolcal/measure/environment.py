@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from tolcal.measure.units import SWITCHES
 from tolcal.model import Environment, TolcalError
 
 
@@ -31,6 +32,11 @@ def select_device(wanted: str) -> torch.device:
     return torch.device("cuda", 0) if device.type == "cuda" and device.index is None else device
 
 
+def visible(device: torch.device) -> int:
+    """GPUs that this process sees; 0 where it measures on the CPU."""
+    return torch.cuda.device_count() if device.type == "cuda" else 0
+
+
 def describe(device: torch.device) -> tuple[Environment, str]:
     """The environment of ``device`` and the device's UUID ("" where it has none)."""
     triton = _triton_version()
@@ -39,7 +45,7 @@ def describe(device: torch.device) -> tuple[Environment, str]:
         switches.append("interpreter")
     if torch.are_deterministic_algorithms_enabled():
         switches.append("deterministic")
-    for variable in ("TRITON_F32_DEFAULT", "TRITON_DEFAULT_FP_FUSION", "NVIDIA_TF32_OVERRIDE"):
+    for variable in SWITCHES:
         if variable in os.environ:
             switches.append(f"{variable}={os.environ[variable][:20]}")
     if device.type == "cpu":

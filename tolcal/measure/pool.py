@@ -3,243 +3,323 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
-import tempfile
+import re
+import selectors
 import time
 from collections import deque
-from collections.abc import Iterator
-from multiprocessing.connection import Connection, wait
-from typing import IO
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
 from tolcal.measure import wire
+from tolcal.measure.ledger import REASON_LIMIT, Key, Ledger, Outcomes
+from tolcal.measure.process import Process
 from tolcal.measure.units import Planned, Request
-from tolcal.model import Status, TolcalError, one_line
+from tolcal.model import Environment, Status, TolcalError
+from tolcal.sound import check_stats
 
-#: After this many lost workers a kernel's remaining cases of the unit are not tried.
-LOSSES_PER_KERNEL = 3
+#: So many workers lost in a row without a culprit end the run.
+IDLE_LOSSES = 3
 #: Importing torch on a busy machine takes its time.
 STARTUP_SECONDS = 300.0
-#: What is kept of a worker's own output, for the reason of its end.
-TAIL_BYTES = 4096
+#: A worker that has ended is noticed by then, even if its children hold its pipes open.
+LOOK_SECONDS = 0.5
+
+#: A worker says what it can't know, or what is no message: a kernel has got hold of its pipe.
+TAMPERED = "the worker's reports were tampered with"
 
 
 class Worker:
-    """A child process, the unit it works on, and what it has reported of it."""
+    """A process, the unit it works on, and what it has reported of it."""
 
-    def __init__(self, device: str) -> None:
-        here_read, child_write = os.pipe()
-        child_read, here_write = os.pipe()
-        self.log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (closed in `end`)
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tolcal.measure.worker", str(child_read), str(child_write),
-             device],
-            pass_fds=(child_read, child_write),
-            stdin=subprocess.DEVNULL,
-            stdout=self.log,
-            stderr=self.log,
-        )  # fmt: skip
-        os.close(child_read)
-        os.close(child_write)
-        self.incoming = Connection(here_read, writable=False)
-        self.outgoing = Connection(here_write, readable=False)
+    def __init__(self, device: str, variables: Mapping[str, str], folder: str | None) -> None:
+        self.device = device
+        self.process = Process(device, variables, folder)
         self.ready = False  # has said hello
         self.index: int | None = None
-        self.started: wire.Started | None = None
+        self.careful = True
+        self.todo: set[Key] = set()  # of the unit, not yet started
+        self.started: set[Key] = set()  # and not yet measured
+        self.measured: set[Key] = set()
+        self.last: Key | None = None  # the last started, if not yet measured
+        self.latest: Key | None = None  # the last started
+        self.since = 0.0  # when that was
         self.deadline = time.monotonic() + STARTUP_SECONDS
-
-    def last_words(self) -> str:
-        """The last line it printed, for a message."""
-        self.log.seek(0, os.SEEK_END)
-        self.log.seek(max(0, self.log.tell() - TAIL_BYTES))
-        lines = self.log.read().decode("utf-8", "replace").split("\n")
-        last = next((line for line in reversed(lines) if line.strip()), "")
-        return one_line(last, 160)
-
-    def end(self, kill: bool = True) -> str:
-        """How it ended; a worker that has not ended by itself is killed."""
-        try:
-            # Its pipe closes a moment before it can be waited for.
-            code = self.process.wait(timeout=0.0 if kill else 5.0)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            code = self.process.wait()
-        words = self.last_words()
-        self.incoming.close()
-        self.outgoing.close()
-        self.log.close()
-        how = f"exit status {code}"
-        if code < 0:
-            try:
-                how = signal.Signals(-code).name
-            except ValueError:
-                how = f"signal {-code}"
-        return f"{how}: {words}" if words else how
 
 
 class Pool:
-    """Workers and the units they share."""
+    """Workers and the units they share.
 
-    def __init__(self, request: Request, planned: list[Planned]) -> None:
-        self.request, self.planned = request, planned
+    ``known`` holds outcomes of earlier, by unit index: those are not measured again. Paths of the
+    corpus are relative to ``folder``, or to where this process works.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        planned: list[Planned],
+        known: Mapping[int, Outcomes] | None = None,
+        folder: str | None = None,
+    ) -> None:
+        self.request, self.planned, self.folder = request, planned, folder
         self.hello: wire.Hello | None = None
+        self.devices = [request.device]
+        self.uuids: dict[str, str] = {}  # of the devices whose worker has said hello
         self.waiting = deque(range(len(planned)))
-        self.partial: dict[int, dict[tuple[int, str], wire.Measured]] = {}
-        self.complete: dict[int, list[wire.Measured]] = {}
-        self.losses: dict[tuple[int, str], int] = {}  # (unit, kernel)
+        self.ledger = Ledger([p.unit for p in planned], request.kernel_limit)
+        self.careful: set[int] = set()  # units that lost a worker without a culprit
         self.idle_losses = 0
         self.workers: list[Worker] = []
+        self.selector = selectors.DefaultSelector()
+        for index, outcomes in (known or {}).items():
+            self.ledger.restore(index, outcomes)
 
     def __enter__(self) -> Pool:
         return self
 
     def __exit__(self, *_: object) -> None:
         for worker in self.workers:
-            worker.end()
+            worker.process.end()
+        self.selector.close()
+
+    @property
+    def environment(self) -> Environment:
+        """That of every device; known once ``start`` is through."""
+        assert self.hello is not None
+        return self.hello.environment
+
+    @property
+    def device_uuid(self) -> str:
+        """UUIDs of all devices, sorted; "" on a CPU."""
+        return ",".join(sorted({uuid for uuid in self.uuids.values() if uuid}))
+
+    @property
+    def places(self) -> str:
+        """Where units run, for people."""
+        return " ".join(self.devices)
 
     def results(self) -> Iterator[tuple[int, list[wire.Measured]]]:
-        """(unit index, its outcomes) in the order of the plan."""
-        self._start()
-        upcoming = 0
-        while upcoming < len(self.planned):
-            if upcoming in self.complete:
-                yield upcoming, self.complete.pop(upcoming)
-                upcoming += 1
-                continue
-            self._step()
+        """(unit index, its outcomes) in the order of the plan, after ``start``."""
+        for upcoming in range(len(self.planned)):
+            while upcoming not in self.ledger.complete:
+                self._step()
+            yield upcoming, self.ledger.complete.pop(upcoming)
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Starts workers and waits until one on each device is up. TolcalError if none can be."""
         # The first worker says what the device is, and how many more are worth their start.
-        self._spawn()
+        self._spawn(self.request.device)
         while self.hello is None:
             self._step()
+        (first,) = self.workers
+        devices = self.hello.devices
+        if not devices:
+            first.device = "cpu"
+        elif self.request.device in ("auto", "cuda"):
+            first.device = "cuda:0"
+        self.uuids = {first.device: self.hello.device_uuid}
+        self.devices = [first.device]
+        if first.device == "cuda:0" and self.request.device != "cuda:0":
+            self.devices = [f"cuda:{i}" for i in range(devices)]
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-        wanted = self.request.workers or min(4 if self.hello.device_uuid else cores, cores)
-        for _ in range(min(wanted, len(self.planned)) - 1):
-            self._spawn()
+        suits = min(4, cores) * len(self.devices) if devices else cores
+        # None for a plan without units: then one a device, which says what it is.
+        units = len(self.planned) or len(self.devices)
+        count = min(self.request.workers or suits, units)
+        self.devices = self.devices[:count]
+        for number in range(1, count):
+            self._spawn(self.devices[number % len(self.devices)])
+        while set(self.devices) - set(self.uuids):
+            self._step()
 
-    def _spawn(self) -> None:
-        self.workers.append(Worker(self.request.device))
+    def _spawn(self, device: str) -> None:
+        worker = Worker(device, self.request.variables, self.folder)
+        self.workers.append(worker)
+        for fd in (worker.process.messages, worker.process.output):
+            self.selector.register(fd, selectors.EVENT_READ, worker)
 
     def _step(self) -> None:
         """Wait for the next message, end or deadline, and act on it."""
-        now = time.monotonic()
         nearest = min(worker.deadline for worker in self.workers)
-        ready = wait([w.incoming for w in self.workers], timeout=min(60.0, max(0.0, nearest - now)))
+        timeout = min(LOOK_SECONDS, max(0.0, nearest - time.monotonic()))
+        ready = {key.fd for key, _ in self.selector.select(timeout)}
         for worker in list(self.workers):
-            if worker.incoming in ready:
-                try:
-                    message = wire.decode_message(worker.incoming.recv_bytes())
-                except (EOFError, OSError, msgspec.DecodeError):
-                    self._lost(worker, "crashed", worker.end(kill=False))
-                    continue
-                self._handle(worker, message)
-            elif time.monotonic() >= worker.deadline:
-                worker.end()
-                self._lost(worker, "timeout", f"no result within {self.request.timeout:g} s")
+            self._look(worker, ready)
 
-    def _handle(self, worker: Worker, message: wire.Message) -> None:
+    def _look(self, worker: Worker, ready: set[int]) -> None:
+        process = worker.process
+        if process.output in ready and not process.drain():
+            self.selector.unregister(process.output)
+        # Asked before reading: what it had sent by then is read below.
+        gone = process.gone()
+        if process.messages in ready or gone:
+            try:
+                for raw in process.receive():
+                    if not self._handle(worker, wire.decode_message(raw)):
+                        return
+            except (ValueError, msgspec.DecodeError):
+                self._tampered(worker)
+                return
+            except EOFError:
+                self._lost(worker, "crashed", self._end(worker, kill=False))
+                return
+        process.push()
+        if gone:
+            self._lost(worker, "crashed", self._end(worker))
+        elif time.monotonic() >= worker.deadline:
+            self._late(worker)
+
+    def _handle(self, worker: Worker, message: wire.Message) -> bool:
+        """Acts on a message; False if the worker was lost over it."""
+        # No kernel may end the run by saying so: it is a reference's word, or that of the start.
+        if isinstance(message, wire.Refused) and not worker.started:
+            raise TolcalError(message.message)
+        if isinstance(message, wire.Hello) != (not worker.ready):
+            return self._tampered(worker)
         worker.deadline = time.monotonic() + self.request.timeout
         match message:
             case wire.Hello():
-                self.hello = self.hello or message
-                worker.ready = True
-                self._assign(worker)
-            case wire.Refused():
-                raise TolcalError(message.message)
+                self._welcome(worker, message)
             case wire.Started():
-                worker.started = message
+                key = (message.case, message.kernel)
+                if key not in worker.todo:
+                    return self._tampered(worker)
+                worker.todo.remove(key)
+                worker.started.add(key)
+                worker.last = worker.latest = key
+                worker.since = time.monotonic()
+                worker.deadline = min(worker.deadline, worker.since + self._allowance(worker))
             case wire.Measured():
-                pending = worker.started or wire.Started(message.case, message.kernel)
-                if worker.index is None or (message.case, message.kernel) != (
-                    pending.case,
-                    pending.kernel,
-                ):
-                    self._disobey(worker)
-                    return
-                worker.started = None
-                self.idle_losses = 0
-                self._note(worker.index, message)
+                return self._measured(worker, message)
             case wire.Finished():
-                if worker.index is None or not self._is_complete(worker.index):
-                    self._disobey(worker)
-                    return
-                self._finish(worker.index)
+                if worker.index is None or worker.todo or worker.started:
+                    return self._tampered(worker)
+                self.ledger.finish(worker.index)
                 self._assign(worker)
+            case _:
+                return self._tampered(worker)
+        return True
 
-    def _disobey(self, worker: Worker) -> None:
-        """It says what it can't know: a kernel has got hold of its pipe."""
-        worker.end()
-        self._lost(worker, "crashed", "the worker's reports were tampered with")
+    def _welcome(self, worker: Worker, hello: wire.Hello) -> None:
+        first = self.hello = self.hello or hello
+        if hello.environment != first.environment:
+            raise TolcalError(
+                f"the GPUs here differ: {first.environment.text}, and {worker.device} is "
+                f"{hello.environment.text}; one run is of one kind: choose with --device cuda:N"
+            )
+        self.uuids[worker.device] = hello.device_uuid
+        worker.ready = True
+        self._assign(worker)
 
-    def _is_complete(self, index: int) -> bool:
-        unit, got = self.planned[index].unit, self.partial.get(index, {})
-        return all((c, k.name) in got for c in range(len(unit.cases)) for k in unit.kernels)
+    def _measured(self, worker: Worker, message: wire.Measured) -> bool:
+        key = (message.case, message.kernel)
+        if worker.index is None or key not in worker.started or not _is_sound(message):
+            return self._tampered(worker)
+        worker.started.remove(key)
+        worker.measured.add(key)
+        self.idle_losses = 0
+        self.ledger.note(worker.index, message)
+        if worker.last != key:
+            return True
+        worker.last = None
+        if not worker.careful:
+            return True
+        spent = time.monotonic() - worker.since
+        if not self.ledger.spend(worker.index, message.kernel, spent):
+            return True
+        # The worker has its list and would go on.
+        return self._lost(worker, "timeout", "")
 
-    def _note(self, index: int, outcome: wire.Measured) -> None:
-        self.partial.setdefault(index, {})[outcome.case, outcome.kernel] = outcome
+    def _allowance(self, worker: Worker) -> float:
+        """Seconds that the kernel just started may yet take in this unit."""
+        if not worker.careful or worker.index is None or worker.last is None:
+            return float("inf")
+        return self.ledger.allowance(worker.index, worker.last[1])
 
-    def _finish(self, index: int) -> None:
-        unit, got = self.planned[index].unit, self.partial.pop(index, {})
-        self.complete[index] = [
-            got[case, kernel.name] for case in range(len(unit.cases)) for kernel in unit.kernels
-        ]
+    def _late(self, worker: Worker) -> None:
+        if not worker.ready:
+            self._lost(worker, "timeout", f"not up within {STARTUP_SECONDS:g} s")
+            return
+        over = time.monotonic() >= worker.since + self._allowance(worker)
+        if worker.index is None or worker.last is None or not over:
+            self._lost(worker, "timeout", f"no result within {self.request.timeout:g} s")
+            return
+        self.ledger.exhaust(worker.index, worker.last)
+        worker.last = None
+        self._lost(worker, "timeout", "")
 
     def _assign(self, worker: Worker) -> None:
+        worker.todo, worker.started, worker.measured = set(), set(), set()
+        worker.last = worker.latest = None
         worker.index = self.waiting.popleft() if self.waiting else None
         if worker.index is None:
             worker.deadline = float("inf")
             return
+        assert self.hello is not None
         unit = self.planned[worker.index].unit
-        done = frozenset(self.partial.get(worker.index, {}))
-        try:
-            worker.outgoing.send_bytes(wire.encode(msgspec.structs.replace(unit, done=done)))
-        except OSError:
-            return  # it died: the next read says how
+        worker.careful = self.hello.devices == 0 or worker.index in self.careful
+        done, worker.todo = self.ledger.state(worker.index)
+        worker.process.send(msgspec.structs.replace(unit, done=done, careful=worker.careful))
         worker.deadline = time.monotonic() + self.request.timeout
 
-    def _lost(self, worker: Worker, status: Status, reason: str) -> None:
-        """Blame the case it was on, and let a new worker take up the rest."""
+    def _end(self, worker: Worker, kill: bool = True) -> str:
+        for fd in (worker.process.messages, worker.process.output):
+            if fd in self.selector.get_map():
+                self.selector.unregister(fd)
+        return worker.process.end(kill)
+
+    def _lost(self, worker: Worker, status: Status, reason: str) -> bool:
+        """Blame the case it was on, if that is known, and let a new worker take up the rest."""
+        if worker.process.child.returncode is None:
+            self._end(worker)
         self.workers.remove(worker)
-        if worker.index is None:
+        index = worker.index
+        if index is None:
             # It never came up (or was idle): the work must not wait for it.
             self.idle_losses += 1
-            if self.hello is None or self.idle_losses > LOSSES_PER_KERNEL:
-                raise TolcalError(f"the worker for --device {self.request.device} died: {reason}")
-            if self.waiting or not self.workers:
-                self._spawn()
-            return
-        index, started = worker.index, worker.started
-        if started is None:
+            if self.hello is None or self.idle_losses > IDLE_LOSSES:
+                raise TolcalError(f"the worker for --device {worker.device} died: {reason}")
+            if self.waiting or not self.workers or worker.device not in self.uuids:
+                self._spawn(worker.device)
+            return False
+        if not worker.careful:
+            # Launched in bulk, so any of many may have done it: the next worker finds out which.
+            self.careful.add(index)
+        elif worker.last is not None:
+            self.ledger.blame(index, worker.last, status, reason)
+        elif reason:
             # Between kernels, so nobody's fault in particular; but never spin.
             self.idle_losses += 1
-            if self.idle_losses > LOSSES_PER_KERNEL:
+            if self.idle_losses > IDLE_LOSSES:
                 op = self.planned[index].unit.op
                 raise TolcalError(
                     f"{op.reference_path}: workers die before any kernel runs ({reason}); "
                     "check the reference, memory and driver"
                 )
-        else:
-            self._blame(index, started, status, reason)
         self.waiting.appendleft(index)
         idle = next((w for w in self.workers if w.index is None and w.ready), None)
         if idle is not None:
             self._assign(idle)
-        self._spawn()
+        else:
+            self._spawn(worker.device)
+        return False
 
-    def _blame(self, index: int, started: wire.Started, status: Status, reason: str) -> None:
-        text = one_line(reason, 240)
+    def _tampered(self, worker: Worker) -> bool:
+        # Also when that kernel has its outcome: it may have written it itself. And of many
+        # kernels together any may have written them all.
+        worker.last = worker.last or worker.latest
+        if worker.index is not None and not worker.careful:
+            self.ledger.forget(worker.index, worker.measured)
+        return self._lost(worker, "crashed", TAMPERED)
 
-        def note(case: int, why: str) -> None:
-            self._note(index, wire.Measured(case, started.kernel, status, why, "", None, None))
 
-        note(started.case, text)
-        lost = self.losses[index, started.kernel] = self.losses.get((index, started.kernel), 0) + 1
-        if lost >= LOSSES_PER_KERNEL:
-            got = self.partial[index]
-            for case in range(len(self.planned[index].unit.cases)):
-                if (case, started.kernel) not in got:
-                    note(case, f"not run, after {lost} lost workers: {text}"[:240])
+def _is_sound(message: wire.Measured) -> bool:
+    """Whether it is what a worker says: what a kernel may put there must fit into a record."""
+    try:
+        if message.stats is not None:
+            check_stats(message.stats)
+    except msgspec.ValidationError:
+        return False
+    printable = message.reason.isprintable() and len(message.reason) <= REASON_LIMIT
+    known = re.fullmatch("[0-9a-f]{0,64}", message.input_hash) is not None
+    return printable and known and (message.status == "ok") == (message.stats is not None)

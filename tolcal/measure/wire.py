@@ -1,6 +1,12 @@
-"""What parent and worker tell each other: MessagePack values over a pair of pipes."""
+"""What parent and worker tell each other: MessagePack values in frames over a pair of pipes.
+
+A frame is the length of a value (four bytes, the highest first), then the value.
+"""
 
 from __future__ import annotations
+
+import os
+from collections.abc import Iterator
 
 import msgspec
 
@@ -16,6 +22,9 @@ class Unit(msgspec.Struct, frozen=True):
     cases: tuple[Case, ...]
     limit: Tolerance | float | None  # what num_exceeding counts against
     done: frozenset[tuple[int, str]] = frozenset()  # (case index, kernel) not to run again
+    #: Wait for each kernel and report it at once, so that a lost worker is some kernel's fault.
+    #: Otherwise the worker may launch many and report them together.
+    careful: bool = True
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
@@ -23,6 +32,7 @@ class Hello(msgspec.Struct, frozen=True, tag=True):
 
     environment: Environment
     device_uuid: str
+    devices: int  # GPUs that it sees; 0 on a CPU
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
@@ -32,7 +42,7 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
 
 
 class Started(msgspec.Struct, frozen=True, tag=True):
-    """This kernel is about to run on this case: if nothing follows, it is to blame."""
+    """This kernel is about to run on this case: if a careful unit ends here, it is to blame."""
 
     case: int
     kernel: str
@@ -58,3 +68,61 @@ Message = Hello | Refused | Started | Measured | Finished
 encode = msgspec.msgpack.Encoder().encode
 decode_message = msgspec.msgpack.Decoder(Message).decode
 decode_unit = msgspec.msgpack.Decoder(Unit).decode
+
+#: The longest value: what a kernel scribbles into the pipe must not make the reader wait for more.
+MAX_FRAME = 16 * 2**20
+_HEADER = 4
+
+
+def frame(value: Unit | Message) -> bytes:
+    """A value as it goes into the pipe."""
+    body = encode(value)
+    return len(body).to_bytes(_HEADER, "big") + body
+
+
+class Frames:
+    """Bytes as they come into whole values: reads what is there, and never waits for more."""
+
+    def __init__(self) -> None:
+        self.buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """The values that ``data`` completes. ValueError for a length over MAX_FRAME."""
+        self.buffer += data
+        start = 0
+        try:
+            while len(self.buffer) - start >= _HEADER:
+                size = int.from_bytes(self.buffer[start : start + _HEADER], "big")
+                if size > MAX_FRAME:
+                    raise ValueError(f"a message of {size} bytes, at most {MAX_FRAME}")
+                end = start + _HEADER + size
+                if len(self.buffer) < end:
+                    return
+                yield bytes(self.buffer[start + _HEADER : end])
+                start = end
+        finally:
+            del self.buffer[:start]
+
+
+def read_frame(fd: int) -> bytes:
+    """The next value, waiting for it. EOFError at the end of the pipe."""
+    size = int.from_bytes(_read(fd, _HEADER), "big")
+    return _read(fd, size)
+
+
+def write_frame(fd: int, value: Unit | Message) -> None:
+    """Writes a value, waiting for room. OSError if the other end is closed."""
+    rest = memoryview(frame(value))
+    while rest:
+        rest = rest[os.write(fd, rest) :]
+
+
+def _read(fd: int, count: int) -> bytes:
+    parts = []
+    while count:
+        part = os.read(fd, min(count, 2**20))
+        if not part:
+            raise EOFError
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)

@@ -6,12 +6,12 @@ exit, fault, hang) is the parent's to notice, since only the parent survives it.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -34,11 +34,12 @@ from tolcal.measure.wire import (
     Started,
     Unit,
     decode_unit,
-    encode,
+    read_frame,
+    write_frame,
 )
 from tolcal.model import DTYPES, Case, Kernel, Op, Status, TolcalError, one_line
 
-#: Interpreted Triton does not round these (toolchain: casts truncate, arithmetic is on bits).
+#: Interpreted Triton does not round these: its casts truncate, its arithmetic is on the bits.
 INTERPRETER_LACKS = frozenset({"bfloat16", "float8_e4m3fn", "float8_e5m2"})
 REASON_LIMIT = 240
 #: Names of the modules that corpus files become.
@@ -209,6 +210,7 @@ class Worker:
         for kernel in todo:
             if self.interpreter and kernel.uses_triton and case.dtype in INTERPRETER_LACKS:
                 reason = f"the Triton interpreter does not round {case.dtype} as hardware does"
+                self.send(Started(index, kernel.name))
                 report(kernel, "skipped", reason)
             else:
                 runnable.append(kernel)
@@ -225,6 +227,7 @@ class Worker:
             if not full and "allocate memory" not in str(error):
                 raise self.blame(unit.op, case, error) from error
             for kernel in runnable:
+                self.send(Started(index, kernel.name))
                 report(kernel, "skipped", f"inputs and reference: {describe_error(error)}")
             return
         except Exception as error:
@@ -293,19 +296,20 @@ def die_with_parent() -> None:
     import ctypes
 
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    # Where memory runs out, the system shall take a worker, not the parent that keeps the records.
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 def main(argv: list[str]) -> int:
     """Serve units until the parent closes its end."""
-    incoming = Connection(int(argv[0]), writable=False)
-    outgoing = Connection(int(argv[1]), readable=False)
-    # ^C reaches the whole group; the parent decides what becomes of us.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
+    incoming, outgoing = int(argv[0]), int(argv[1])
     die_with_parent()
+    reports_to = os.getpid()
 
     def send(message: Message) -> None:
-        outgoing.send_bytes(encode(message))
+        if os.getpid() == reports_to:  # not from a child that a kernel forked
+            write_frame(outgoing, message)
 
     torch.set_num_threads(1)  # a CPU sum depends on how threads split it
     torch.set_grad_enabled(False)
@@ -313,12 +317,14 @@ def main(argv: list[str]) -> int:
         device = environment.select_device(argv[2])
         if device.type == "cuda":
             torch.cuda.set_device(device)
+        else:
+            os.environ["TRITON_INTERPRET"] = "1"  # `auto` without a GPU; nothing imported it yet
         described, uuid = environment.describe(device)
-        send(Hello(described, uuid))
+        send(Hello(described, uuid, environment.visible(device)))
         worker = Worker(device, send)
         while True:
             try:
-                raw = incoming.recv_bytes()
+                raw = read_frame(incoming)
             except EOFError:
                 return 0
             worker.unit(decode_unit(raw))

@@ -7,12 +7,22 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
+from rich.text import Text
 
 from tolcal.model import Proposal, one_line
 from tolcal.report import text
@@ -20,6 +30,9 @@ from tolcal.report.document import Document
 
 #: Where there is no terminal, a line at most this often.
 PLAIN_SECONDS = 10.0
+#: On one, bars are drawn at most so often, and so many of them.
+DRAW_SECONDS = 0.1
+MAX_BARS = 8
 #: Below this width the table of cells leaves columns out.
 NARROW = 120
 
@@ -126,24 +139,108 @@ def progress(title: str, unit: str) -> Iterator[Callable[[int, int, str], None]]
         yield _plain(title, unit)
         return
     columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-        TextColumn(unit), TimeRemainingColumn(), TextColumn("{task.fields[what]}"),
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit),
+        TimeRemainingColumn(), TextColumn("{task.fields[what]}", markup=False),
     )  # fmt: skip
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(title, total=None, what="")
         yield lambda done, total, what: bar.update(task, completed=done, total=total, what=what)
 
 
+@contextmanager
+def measuring() -> Iterator[Callable[[int, int, str, int, int], None]]:
+    """Bars of a run and its ops, with rate and time left; plain lines where is no terminal.
+
+    Called with records done and planned, an op, and its records done and planned.
+    """
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        plain = _plain("measuring", "records")
+        yield lambda done, total, op, n, of: plain(done, total, f"{op} {n} of {of}")
+        return
+    with Progress(*Bars.columns(), console=console, transient=True) as bar:
+        yield Bars(bar).report
+
+
+class Bars:
+    """One bar for all records, and one for each op that is under way."""
+
+    def __init__(self, bar: Progress) -> None:
+        self.bar = bar
+        self.tasks: dict[str, TaskID] = {}  # the last touched last
+        self.drawn = 0.0
+
+    @staticmethod
+    def columns() -> tuple[ProgressColumn, ...]:
+        """What a bar consists of."""
+        return (
+            TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(),
+            _Rate(), TimeRemainingColumn(),
+        )  # fmt: skip
+
+    def report(self, done: int, total: int, op: str, op_done: int, op_total: int) -> None:
+        """A record is done."""
+        now = time.monotonic()
+        if now - self.drawn < DRAW_SECONDS and op_done < op_total:
+            return  # a bar costs more than a record of a fast kernel
+        self.drawn = now
+        self._draw("", "all", done, total)
+        self._draw(op, one_line(op, 40), op_done, op_total)
+        for old in list(self.tasks)[1:-MAX_BARS]:
+            self.bar.remove_task(self.tasks.pop(old))
+
+    def _draw(self, key: str, name: str, done: int, total: int) -> None:
+        if key not in self.tasks:
+            # What was there before has no share in the rate.
+            self.tasks[key] = self.bar.add_task(name, total=total, completed=done - 1)
+        if key:
+            self.tasks[key] = self.tasks.pop(key)
+        self.bar.update(self.tasks[key], completed=done, visible=done < total or not key)
+
+
+class _Rate(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        """Records a second."""
+        return Text(f"{task.speed or 0:.0f}/s", style="progress.data.speed")
+
+
 def _plain(title: str, unit: str) -> Callable[[int, int, str], None]:
     began = last = time.monotonic()
+    before: int | None = None
 
     def report(done: int, total: int, what: str) -> None:
-        nonlocal last
+        nonlocal began, last, before
         now = time.monotonic()
+        if before is None:
+            # Neither the start nor what an earlier run has done has a share in the rate.
+            began, before = now, done
         if now - last >= PLAIN_SECONDS or (done == total and total):
             last = now
-            rate = done / max(now - began, 1e-9)
-            print(f"{title}: {done} of {total} {unit}, {rate:.0f}/s {what}".rstrip(),
-                  file=sys.stderr, flush=True)  # fmt: skip
+            rate = (done - before) / (now - began) if now > began else 0.0
+            pace = f", {rate:.0f}/s" if rate else ""
+            left = f", {_clock((total - done) / rate)} left" if done < total and rate else ""
+            line = f"{title}: {done} of {total} {unit}{pace}{left}, {what}"
+            print(one_line(line, 200).rstrip(", "), file=sys.stderr, flush=True)
 
     return report
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return (
+        f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"
+    )
+
+
+def listing(columns: Sequence[str], rows: Sequence[Sequence[str | int]]) -> str:
+    """A plain table; numbers to the right, text whole."""
+    table = Table(box=None, pad_edge=False)
+    numeric = [all(isinstance(row[i], int) for row in rows) for i in range(len(columns))]
+    for name, number in zip(columns, numeric, strict=True):
+        table.add_column(name, justify="right" if number else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(one_line(str(cell), 200)) for cell in row))
+    console = Console(file=io.StringIO(), width=10_000, highlight=False, markup=False)
+    console.print(table)
+    assert isinstance(console.file, io.StringIO)
+    return "".join(f"{line.rstrip()}\n" for line in console.file.getvalue().splitlines())
