@@ -9,7 +9,7 @@ generators depend on device and version.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,7 +28,8 @@ GATE_SEED = int(digest("gate cases", 1), 16) >> 1
 PROFILES = ("default",)
 
 
-def _signed(word: int) -> int:
+def signed(word: int) -> int:
+    """A 64-bit word as the int64 of the same bits."""
     return word - 2**64 if word >= 2**63 else word
 
 
@@ -82,17 +83,18 @@ def shape_of(shape: tuple[str, ...], case: Case) -> tuple[int, ...]:
     return tuple(sizes[name] for name in shape)
 
 
-def _stream(case: Case, name: str) -> int:
+def stream(case: Case, name: str) -> int:
+    """The key of an input's words."""
     return key("input", case.profile, case.seed, name)
 
 
 # --- the generator, twice -------------------------------------------------------------------
 
 
-def words_numpy(stream: int, count: int) -> npt.NDArray[np.uint64]:
+def words_numpy(start: int, count: int) -> npt.NDArray[np.uint64]:
     """The first ``count`` 64-bit words of a stream."""
     with np.errstate(over="ignore"):
-        z = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(GAMMA) + np.uint64(stream)
+        z = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(GAMMA) + np.uint64(start)
         return _mix_numpy(z)
 
 
@@ -103,18 +105,18 @@ def _mix_numpy(z: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
         return z ^ (z >> np.uint64(31))
 
 
-def words_torch(stream: int, count: int, device: Any) -> torch.Tensor:
+def words_torch(start: int, count: int, device: Any) -> torch.Tensor:
     """The same words as int64 bit patterns, on ``device``."""
     import torch
 
     z = torch.arange(1, count + 1, dtype=torch.int64, device=device)
-    return _mix_torch(z * _signed(GAMMA) + _signed(stream))
+    return _mix_torch(z * signed(GAMMA) + signed(start))
 
 
 def _mix_torch(z: torch.Tensor) -> torch.Tensor:
     # >> is arithmetic on int64, so the shifted-in sign bits are masked away.
-    z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * _signed(MIX_1)
-    z = (z ^ ((z >> 27) & 0x1FFFFFFFFF)) * _signed(MIX_2)
+    z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * signed(MIX_1)
+    z = (z ^ ((z >> 27) & 0x1FFFFFFFFF)) * signed(MIX_2)
     return z ^ ((z >> 31) & 0x1FFFFFFFF)
 
 
@@ -126,7 +128,7 @@ def inputs_numpy(op: Op, case: Case) -> dict[str, npt.NDArray[Any]]:
     arrays: dict[str, npt.NDArray[Any]] = {}
     for name, spec in op.inputs.items():
         shape = shape_of(spec.shape, case)
-        words = words_numpy(_stream(case, name), int(np.prod(shape)))
+        words = words_numpy(stream(case, name), int(np.prod(shape)))
         unit = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
         value = spec.low + (spec.high - spec.low) * unit
         arrays[name] = _as_dtype_numpy(value, case.dtype).reshape(shape)
@@ -157,7 +159,7 @@ def _draw_torch(spec: InputSpec, name: str, case: Case, device: Any) -> torch.Te
     import torch
 
     shape = shape_of(spec.shape, case)
-    words = words_torch(_stream(case, name), _numel(shape), device)
+    words = words_torch(stream(case, name), _numel(shape), device)
     unit = ((words >> 11) & (2**53 - 1)).to(torch.float64) * 2.0**-53
     value = spec.low + (spec.high - spec.low) * unit
     dtype: torch.dtype = getattr(torch, case.dtype)
@@ -187,8 +189,8 @@ def sign_words(op: Op, case: Case, device: Any) -> dict[str, torch.Tensor]:
     }
 
 
-def input_hash_torch(inputs: Mapping[str, torch.Tensor]) -> str:
-    """16 hex digits over all input bytes, computed where they lie.
+def hash_sums_torch(inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """[inputs] int64 in the order of their names: what `input_hash` is made of.
 
     Each element's bits are mixed with its position and summed modulo 2^64: the order of the
     summation does not matter, so a GPU and numpy agree.
@@ -202,16 +204,25 @@ def input_hash_torch(inputs: Mapping[str, torch.Tensor]) -> str:
         bits = tensor.view(integer[tensor.element_size()]).reshape(-1).to(torch.int64)
         mixed = _mix_torch(words_torch(key("hash", name), bits.numel(), tensor.device) ^ bits)
         sums.append(mixed.sum())
-    values = torch.stack(sums).tolist() if sums else []
-    return digest("inputs", [value % 2**64 for value in values])
+    return torch.stack(sums) if sums else torch.zeros(0, dtype=torch.int64)
+
+
+def input_hash_torch(inputs: Mapping[str, torch.Tensor]) -> str:
+    """`input_hash` of tensors."""
+    return input_hash(hash_sums_torch(inputs).tolist())
+
+
+def input_hash(sums: Iterable[int]) -> str:
+    """16 hex digits over all input bytes."""
+    return digest("inputs", [value % 2**64 for value in sums])
 
 
 def input_hash_numpy(inputs: Mapping[str, npt.NDArray[Any]]) -> str:
-    """The same hash of the numpy form."""
+    """`input_hash` of the numpy form."""
     sums = []
     for name in sorted(inputs):
         array = np.ascontiguousarray(inputs[name])
         bits = array.view(f"i{array.itemsize}").reshape(-1).astype(np.int64).view(np.uint64)
         mixed = _mix_numpy(words_numpy(key("hash", name), bits.size) ^ bits)
         sums.append(int(mixed.sum(dtype=np.uint64)))
-    return digest("inputs", sums)
+    return input_hash(sums)

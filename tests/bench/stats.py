@@ -17,12 +17,14 @@ import triton.language as tl
 
 from tolcal.stats import Batch, error_stats
 
+PROGRAMS, BLOCK = 132 * 16, 1024
+
 
 @triton.jit
-def read(out_p, ref_p, sigma_p, sink_p, tiles: tl.int32, SIGMA: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def read(out_p, ref_p, sigma_p, sink_p, tiles: tl.int32, SIGMA: tl.constexpr, BLOCK: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     seen = tl.zeros([BLOCK], tl.int64)
-    for _ in range(0, tiles):
+    for _ in range(tiles):
         seen ^= tl.load(out_p + at).to(tl.int64) ^ tl.load(ref_p + at)
         if SIGMA:
             seen ^= tl.load(sigma_p + at)
@@ -45,47 +47,48 @@ def median_ms(call: Callable[[], object], repeats: int) -> float:
     return statistics.median(times)
 
 
-def main(log2: int) -> None:
+def line(name: str, count: int, with_sigma: bool, rough: bool) -> str:
+    """One row of the table."""
     device = torch.device("cuda")
-    count = 2**log2
+    torch.manual_seed(0)
+    ref = torch.randn(count, dtype=torch.float64, device=device)
+    # As a correct kernel makes them, or every element off by some spacings.
+    noise = 2.0**-20 if not rough else {"float32": 2.0**-21}.get(name, 2.0**-6)
+    out = (ref * (1 + noise * torch.rand_like(ref))).to(getattr(torch, name))
+    sigma = ref.abs() if with_sigma else None
+    zero = torch.zeros_like(ref) if sigma is None else sigma
+    sink = torch.empty(PROGRAMS, dtype=torch.int64, device=device)
+    bits = out.view(torch.int32 if name == "float32" else torch.int16)
+    batch = Batch(device)
+
+    def floor() -> None:
+        read[(PROGRAMS,)](
+            bits, ref.view(torch.int64), zero.view(torch.int64), sink,
+            count // (PROGRAMS * BLOCK), SIGMA=with_sigma, BLOCK=BLOCK,
+        )  # fmt: skip
+
+    def fused() -> None:
+        batch.add(out, ref, sigma, 2.0**-24, 1e-3)
+        batch.results()
+
+    least = median_ms(floor, 20)
+    ours = median_ms(fused, 20)
+    slow = median_ms(lambda: error_stats(out, ref, zero, 2.0**-24, 1e-3), 3)
+    return (
+        f"| {name} | {'yes' if with_sigma else 'no'} | {'all' if rough else 'few'} | {least:.2f} "
+        f"| {ours:.2f} | {ours / least:.1f}x | {slow:.0f} | {slow / ours:.0f}x |"
+    )
+
+
+def main(log2: int) -> None:
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, triton "
-          f"{triton.__version__}, 2^{log2} elements, medians in ms")  # fmt: skip
-    print("dtype     sigma  residuals  floor   fused  x floor   torch  x fused")
+          f"{triton.__version__}, 2^{log2} elements, medians in ms\n")  # fmt: skip
+    print("| dtype | sigma | elements off | reading once | fused | of reading | torch | faster |")
+    print("|---|---|---|---:|---:|---:|---:|---:|")
     for name in ("float16", "bfloat16", "float32"):
         for with_sigma in (False, True):
             for rough in (False, True):
-                torch.manual_seed(0)
-                ref = torch.randn(count, dtype=torch.float64, device=device)
-                # As a correct kernel makes them, or every element off by some spacings.
-                noise = 2.0**-20 if not rough else {"float32": 2.0**-21}.get(name, 2.0**-6)
-                out = (ref * (1 + noise * torch.rand_like(ref))).to(getattr(torch, name))
-                sigma = ref.abs() if with_sigma else None
-                bits = torch.int32 if name == "float32" else torch.int16
-                sink = torch.empty(2**18, dtype=torch.int64, device=device)
-                args = [out.view(bits), ref.view(torch.int64)]
-                args.append(ref if sigma is None else sigma)
-                args[2] = args[2].view(torch.int64)
-                programs, block = 132 * 16, 1024
-
-                def floor() -> None:
-                    read[(programs,)](
-                        *args, sink, count // (programs * block), SIGMA=with_sigma, BLOCK=block
-                    )
-
-                batch = Batch(device)
-
-                def fused() -> None:
-                    batch.add(out, ref, sigma, 2.0**-24, 1e-3)
-                    batch.results()
-
-                zero = torch.zeros_like(ref) if sigma is None else sigma
-                least = median_ms(floor, 20)
-                ours = median_ms(fused, 20)
-                slow = median_ms(lambda: error_stats(out, ref, zero, 2.0**-24, 1e-3), 3)
-                print(f"{name:9} {'yes' if with_sigma else 'no':6} {'all' if rough else 'few':9} "
-                      f"{least:6.3f} {ours:7.3f} {ours / least:8.2f} {slow:7.1f} "
-                      f"{slow / ours:8.1f}", flush=True)  # fmt: skip
-                del ref, out, sigma, zero, args
+                print(line(name, 2**log2, with_sigma, rough), flush=True)
                 torch.cuda.empty_cache()
 
 

@@ -11,20 +11,21 @@ import importlib.util
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 # Before any import of Triton: interpretation is decided when a kernel is decorated.
 if __name__ == "__main__" and sys.argv[3] == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from tolcal import cases, stats
 from tolcal.measure import environment
+from tolcal.measure.context import Context
 from tolcal.measure.wire import (
     Finished,
     Hello,
@@ -42,35 +43,12 @@ from tolcal.model import DTYPES, Case, Kernel, Op, Status, TolcalError, one_line
 #: Interpreted Triton does not round these: its casts truncate, its arithmetic is on the bits.
 INTERPRETER_LACKS = frozenset({"bfloat16", "float8_e4m3fn", "float8_e5m2"})
 REASON_LIMIT = 240
+#: Outputs of the first batch, and how long waiting for one may take before it is made smaller.
+FIRST_BATCH = 4
+QUICK_SECONDS = 1.0
 #: Names of the modules that corpus files become.
 PREFIX = "tolcal_corpus_"
 HERE = Path.cwd()
-
-
-class Poison(TorchFunctionMode):
-    """Fills fresh uninitialised tensors with NaN, so that an element left unwritten shows."""
-
-    allocators = frozenset(
-        {
-            torch.empty,
-            torch.empty_like,
-            torch.empty_strided,
-            torch.Tensor.new_empty,
-            torch.Tensor.new_empty_strided,
-        }
-    )
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if func in self.allocators and result.is_floating_point():
-            result.fill_(torch.nan)
-        return result
 
 
 def load(path: str, attribute: str) -> Callable[..., torch.Tensor]:
@@ -109,55 +87,13 @@ def describe_error(error: BaseException) -> str:
     return one_line(text, REASON_LIMIT)
 
 
-class CaseContext:
-    """Inputs, reference and sigma of one case, shared by the kernels that run on it."""
+class Open(NamedTuple):
+    """An output whose statistics are still to be waited for."""
 
-    def __init__(
-        self, op: Op, case: Case, device: torch.device, reference: Callable[..., torch.Tensor]
-    ) -> None:
-        self.op, self.case, self.device = op, case, device
-        self.inputs = cases.inputs_torch(op, case, device)
-        self.input_hash = cases.input_hash_torch(self.inputs)
-        wide = {name: x.to(torch.float64, copy=True) for name, x in self.inputs.items()}
-        self.ref = reference(**wide)
-        for name, x in self.inputs.items():
-            if not torch.equal(wide[name], x.to(torch.float64)):
-                raise TolcalError(
-                    f"{op.reference_path}: reference() changes its input {name!r}, so nothing "
-                    "computed from it can be trusted; make it work on a copy"
-                )
-        expected = cases.shape_of(op.output, case)
-        if tuple(self.ref.shape) != expected or self.ref.dtype != torch.float64:
-            raise TolcalError(
-                f"{op.reference_path}: reference() returned {self.ref.dtype} "
-                f"{list(self.ref.shape)} for {case.dims_text}, expected torch.float64 "
-                f"{list(expected)} as op.toml's [output] says"
-            )
-        signs = cases.sign_words(op, case, device)
-        self.sigma = stats.sensitivity(reference, wide, self.ref, signs)
-        self.outputs: dict[str, torch.Tensor] = {}
-
-    def run(self, kernel: Kernel, function: Callable[..., torch.Tensor]) -> torch.Tensor:
-        """The kernel's output, checked against the contract. Raises what the kernel raises."""
-        # Its own copies: a kernel that writes to its inputs must not change another's.
-        inputs = {name: x.clone() for name, x in self.inputs.items()}
-        with Poison():
-            out = function(**inputs)
-        if not isinstance(out, torch.Tensor):
-            raise TypeError(f"run() returned {type(out).__name__}, a tensor expected")
-        expected = cases.shape_of(self.op.output, self.case)
-        if tuple(out.shape) != expected:
-            raise ValueError(
-                f"run() returned shape {list(out.shape)}, {list(expected)} expected by op.toml"
-            )
-        if str(out.dtype) != f"torch.{self.case.dtype}":
-            raise ValueError(f"run() returned {out.dtype}, torch.{self.case.dtype} expected")
-        if out.device.type != self.device.type:
-            raise ValueError(f"run() returned a tensor on {out.device}, {self.device} expected")
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()  # a fault surfaces here, while its kernel is known
-        self.outputs[kernel.name] = out
-        return out
+    case: int
+    kernel: str
+    context: Context
+    differs: torch.Tensor | None
 
 
 class Worker:
@@ -167,6 +103,11 @@ class Worker:
         self.device, self.send = device, send
         self.loaded: dict[str, Callable[..., torch.Tensor] | str] = {}
         self.pid = os.getpid()
+        self.batch = stats.Batch(device)
+        self.open: list[Open] = []  # what self.batch holds
+        self.careful = True
+        #: How many outputs are launched before their results are waited for.
+        self.most = FIRST_BATCH
         self.interpreter = os.environ.get("TRITON_INTERPRET") == "1"
 
     def function(self, kernel: Kernel) -> Callable[..., torch.Tensor] | str:
@@ -191,11 +132,41 @@ class Worker:
 
     def unit(self, unit: Unit) -> None:
         """Measure every (case, kernel) of ``unit`` that is not done yet."""
+        self.careful = unit.careful or self.device.type == "cpu"
         for index, case in enumerate(unit.cases):
             todo = [k for k in unit.kernels if (index, k.name) not in unit.done]
             if todo:
                 self.case(unit, index, case, todo)
+        self.flush()
         self.send(Finished())
+
+    def flush(self) -> None:
+        """Report everything that has been launched, with two transfers for all of it."""
+        if not self.open:
+            return
+        begun = time.monotonic()
+        try:
+            measured = self.batch.results()
+            marks = torch.cat(
+                [
+                    mark
+                    for o in self.open
+                    for mark in (o.context.hash_sums, o.differs)
+                    if mark is not None
+                ]
+            ).tolist()
+        except RuntimeError:
+            self.leave_if_poisoned()
+            raise
+        values = iter(marks)
+        for o, found in zip(self.open, measured, strict=True):
+            sums = [next(values) for _ in range(o.context.hash_sums.numel())]
+            same = None if o.differs is None else not next(values)
+            self.send(Measured(o.case, o.kernel, "ok", "", cases.input_hash(sums), found, same))
+        self.open = []
+        # A batch gets the time of one case, so what takes long is waited for more often.
+        quick = time.monotonic() - begun < QUICK_SECONDS
+        self.most = min(2 * self.most, stats.CAPACITY) if quick else max(1, self.most // 2)
 
     def case(self, unit: Unit, index: int, case: Case, todo: list[Kernel]) -> None:
         """Measure ``todo`` on one case; controls come first, as op folders list them."""
@@ -218,12 +189,16 @@ class Worker:
             return
         reference = self.reference(unit.op)
         try:
-            context = CaseContext(unit.op, case, self.device, reference)
+            context = Context(unit.op, case, self.device, reference)
+            if self.careful:
+                context.input_hash()  # while the device is known to be sound
         except TolcalError:
             raise
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
             # A CPU allocation that fails is a bare RuntimeError.
             full = isinstance(error, torch.OutOfMemoryError | MemoryError)
+            if not full:
+                self.leave_if_poisoned()  # by an earlier kernel
             if not full and "allocate memory" not in str(error):
                 raise self.blame(unit.op, case, error) from error
             for kernel in runnable:
@@ -237,21 +212,27 @@ class Worker:
             self.send(Started(index, kernel.name))
             function = self.function(kernel)
             if isinstance(function, str):
-                report(kernel, "crashed", function, context.input_hash)
+                report(kernel, "crashed", function, context.input_hash())
                 continue
             try:
                 out = context.run(kernel, function)
+                if self.careful and self.device.type == "cuda":
+                    torch.cuda.synchronize()  # a fault surfaces here, while its kernel is known
                 if os.getpid() != self.pid:
                     os._exit(71)  # a child that the kernel forked: only its parent reports
             except (Exception, SystemExit) as error:
                 if os.getpid() != self.pid:
                     os._exit(71)
-                report(kernel, "crashed", describe_error(error), context.input_hash)
+                if not self.careful:
+                    self.leave_if_poisoned()  # by whichever kernel: a careful worker will know
+                report(kernel, "crashed", describe_error(error), context.input_hash())
                 self.leave_if_poisoned()
                 continue
-            measured = stats.error_stats(out, context.ref, context.sigma, roundoff, unit.limit)
-            same = self.same_as_control(unit, kernel, context)
-            report(kernel, "ok", "", context.input_hash, stats=measured, same_as_control=same)
+            differs = self.differs(unit, kernel, context)
+            self.batch.add(out, context.ref, context.sigma, roundoff, unit.limit)
+            self.open.append(Open(index, kernel.name, context, differs))
+            if self.careful or len(self.open) >= self.most:
+                self.flush()
 
     def blame(self, op: Op, case: Case, error: Exception) -> TolcalError:
         """A failing reference leaves its op without a measure: the user must mend it."""
@@ -259,8 +240,8 @@ class Worker:
             f"{op.reference_path}: reference() failed on {case.dims_text}: {describe_error(error)}"
         )
 
-    def same_as_control(self, unit: Unit, kernel: Kernel, context: CaseContext) -> bool | None:
-        """Whether a buggy kernel's output equals its control's on this case, value for value."""
+    def differs(self, unit: Unit, kernel: Kernel, context: Context) -> torch.Tensor | None:
+        """[1]: whether a buggy kernel's output differs from its control's on this case."""
         if kernel.corrupts is None:
             return None
         control = next((k for k in unit.op.kernels if k.name == kernel.corrupts), None)
@@ -275,8 +256,7 @@ class Worker:
                 context.run(control, function)
             except (Exception, SystemExit):
                 return None
-        ours, theirs = context.outputs[kernel.name], context.outputs[control.name]
-        return bool(torch.all((ours == theirs) | (ours.isnan() & theirs.isnan())))
+        return context.differs(kernel, control)
 
     def leave_if_poisoned(self) -> None:
         """A faulted CUDA context fails every later call: exit, and let the parent start anew."""

@@ -3,9 +3,11 @@
 `error_stats` is the definition, in torch operations; `Batch` gives the same faster on a GPU.
 """
 
-from tolcal.stats.batch import Batch
+from tolcal.stats.batch import CAPACITY, Batch
 from tolcal.stats.definition import (
+    SIGN_VECTORS,
     STEP,
+    batched,
     dtype_of,
     error_stats,
     gap,
@@ -15,5 +17,6 @@ from tolcal.stats.definition import (
 )
 
 __all__ = [
-    "STEP", "Batch", "dtype_of", "error_stats", "gap", "ordered", "round_to", "sensitivity",
+    "CAPACITY", "SIGN_VECTORS", "STEP", "Batch", "batched", "dtype_of", "error_stats", "gap",
+    "ordered", "round_to", "sensitivity",
 ]  # fmt: skip

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tolcal.model import DTYPES, ENVELOPE_GRID, DType, ErrorStats, Tolerance
+from tolcal.model import ENVELOPE_GRID, DType, ErrorStats, Tolerance
 from tolcal.stats import definition, order
 
 #: An output of at most so many elements is sorted with others in one call.
@@ -53,7 +53,7 @@ _INT = {8: torch.int8, 16: torch.int16, 32: torch.int32, 64: torch.int64}
 class _Pending(NamedTuple):
     """An output whose results are still on the device."""
 
-    count: int
+    elements: int
     dtype: DType
     limited: bool
 
@@ -63,7 +63,7 @@ class Batch:
 
     def __init__(self, device: torch.device, fused: bool | None = None) -> None:
         self.device = device
-        #: Whether `fused` does the work: on a GPU; on a CPU that is Triton's interpreter, for tests.
+        #: On a CPU the fused form is for tests: Triton interprets it there.
         self.fused = device.type != "cpu" if fused is None else fused
         self.done: dict[int, ErrorStats] = {}
         self.pending: dict[int, _Pending] = {}
@@ -124,7 +124,7 @@ class Batch:
         counts, samples, places, quantiles = [], [], [], []
         for index in range(size):
             pending = self.pending.get(index)
-            count = pending.count if pending else 0
+            count = pending.elements if pending else 0
             counts.append(min(count, ROW) if count <= ROW else 0)
             samples.append(_samples(count)[0] if count else 0)
             small = 0 < count <= ROW
@@ -284,8 +284,8 @@ class _Fused:
     def _brackets(self, ranks: Sequence[int], salt: int) -> torch.Tensor:
         keys = torch.empty(order.SAMPLE, dtype=torch.int32, device=self.ref.device)
         _kernels().sample_keys[(order.SAMPLE // 128,)](
-            self.out, self.ref, keys, self.count, order.SAMPLE, salt * order.SAMPLE, R=128, num_warps=4,
-            enable_fp_fusion=False, **self.format,
+            self.out, self.ref, keys, self.count, order.SAMPLE, salt * order.SAMPLE, R=128,
+            num_warps=4, enable_fp_fusion=False, **self.format,
         )  # fmt: skip
         return order.around(keys, ranks, self.count)
 

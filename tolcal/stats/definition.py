@@ -60,24 +60,33 @@ def sensitivity(
     chunk = max(1, min(SIGN_VECTORS, limit // max(size, 1)))
     vectors = torch.arange(SIGN_VECTORS, device=ref.device)
 
-    def perturbed(vector: torch.Tensor) -> torch.Tensor:
-        # to(fp64) first: int64 times a Python number would be fp32, where 1 + STEP is 1.
-        moved = {
-            name: x * (1.0 + STEP * (1 - 2 * ((signs[name] >> vector) & 1)).to(torch.float64))
-            for name, x in inputs.items()
-        }
-        return ((reference(**moved) - ref) / STEP).square()
-
-    batched = torch.func.vmap(perturbed)
     for start in range(0, SIGN_VECTORS, chunk):
         some = vectors[start : start + chunk]
-        try:
-            squares = batched(some)
-        except Exception:  # e.g. a reference that branches on values, which vmap can't batch
-            squares = torch.stack([perturbed(vector) for vector in some])
-        total += squares.sum(0)
+        # To fp64 first: int64 times a Python number would be fp32, where 1 + STEP is 1.
+        moved = {
+            name: x * (1.0 + STEP * (1 - 2 * ((signs[name] >> _along(some, x)) & 1)).double())
+            for name, x in inputs.items()
+        }
+        total += ((batched(reference, moved, len(some)) - ref) / STEP).square().sum(0)
     sigma = (total / SIGN_VECTORS).sqrt_()
     return torch.where(torch.isfinite(sigma), sigma, 0.0)
+
+
+def _along(vectors: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return vectors.reshape(-1, *[1] * x.dim())
+
+
+def batched(
+    reference: Callable[..., torch.Tensor], inputs: Mapping[str, torch.Tensor], count: int
+) -> torch.Tensor:
+    """``reference`` of each of ``count`` sets of inputs, which are stacked along a first axis."""
+    try:
+        values: torch.Tensor = torch.func.vmap(lambda moved: reference(**moved))(dict(inputs))
+    except Exception:  # e.g. a reference that branches on values, which vmap can't batch
+        values = torch.stack(
+            [reference(**{name: x[k] for name, x in inputs.items()}) for k in range(count)]
+        )
+    return values
 
 
 def gap(ref: torch.Tensor, dtype: DType) -> torch.Tensor:

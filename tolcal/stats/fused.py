@@ -13,7 +13,7 @@ import triton.language as tl
 
 
 @triton.jit
-def _widen(raw, FORMAT: tl.constexpr):  # type: ignore[no-untyped-def]
+def _widen(raw, FORMAT: tl.constexpr):
     """A format's bits as fp64."""
     if FORMAT == "float64":
         return raw.to(tl.float64, bitcast=True)
@@ -33,7 +33,7 @@ def _widen(raw, FORMAT: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _pattern(value, FORMAT: tl.constexpr):  # type: ignore[no-untyped-def]
+def _pattern(value, FORMAT: tl.constexpr):
     """Bits of fp64 numbers that the format has."""
     if FORMAT == "float64":
         return value.to(tl.int64, bitcast=True)
@@ -54,7 +54,7 @@ def _pattern(value, FORMAT: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _ordered(bits, PLACES: tl.constexpr):  # type: ignore[no-untyped-def]
+def _ordered(bits, PLACES: tl.constexpr):
     """Sign-extended bits to integers that count the format's numbers in order."""
     if PLACES == 63:
         magnitude = bits & 0x7FFFFFFFFFFFFFFF
@@ -64,18 +64,18 @@ def _ordered(bits, PLACES: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _larger(a, b):  # type: ignore[no-untyped-def]
+def _larger(a, b):
     return tl.where(a > b, a, b)
 
 
 @triton.jit
-def _power(field):  # type: ignore[no-untyped-def]
+def _power(field):
     """fp64 of this high word and a low word of 0."""
     return (field.to(tl.int64) << 32).to(tl.float64, bitcast=True)
 
 
 @triton.jit
-def _any_elements(  # type: ignore[no-untyped-def]
+def _any_elements(
     raw, ref, inside, FORMAT: tl.constexpr, PLACES: tl.constexpr, PRECISION: tl.constexpr,
     EMIN: tl.constexpr, MAX: tl.constexpr, INFINITE: tl.constexpr,
 ):  # fmt: skip
@@ -134,7 +134,7 @@ def _any_elements(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _plain(  # type: ignore[no-untyped-def]
+def _plain(
     raw, ref, PLACES: tl.constexpr, EMIN: tl.constexpr, EMAX: tl.constexpr, ODD: tl.constexpr,
 ):  # fmt: skip
     """Whether out is finite and ref is safely inside the format's normal range, per row."""
@@ -146,9 +146,7 @@ def _plain(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _plain_elements(  # type: ignore[no-untyped-def]
-    raw, ref, FORMAT: tl.constexpr, PLACES: tl.constexpr, PRECISION: tl.constexpr
-):
+def _plain_elements(raw, ref, FORMAT: tl.constexpr, PLACES: tl.constexpr, PRECISION: tl.constexpr):
     """The same where `_plain` holds: no kinds, no zeros, no subnormals."""
     wide = _widen(raw, FORMAT)
     bits = ref.to(tl.int64, bitcast=True)
@@ -177,13 +175,13 @@ def _plain_elements(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _width(low, high):  # type: ignore[no-untyped-def]
+def _width(low, high):
     """How many keys of a bracket (low, high] are to be kept: all, or none if it has one value."""
     return tl.where(high - low > 1, high - low, 0).to(tl.uint32, bitcast=True)
 
 
 @triton.jit
-def _bracketed(  # type: ignore[no-untyped-def]
+def _bracketed(
     key, inside, b0, b1, b2, b3, b4, b5, w0, w1, w2, buffer_p, kept, capacity,
     l0, l1, l2, l3, l4, l5,
 ):  # fmt: skip
@@ -224,7 +222,7 @@ UNALIGNED = ["out_p", "ref_p", "sigma_p", "keys_p", "buffer_p"]
 
 
 @triton.jit(do_not_specialize_on_alignment=UNALIGNED[:4])
-def statistics(  # type: ignore[no-untyped-def]
+def statistics(
     out_p, ref_p, sigma_p, rows_p, keys_p, scales_p, brackets_p,
     count: tl.int64, tiles: tl.int32, first: tl.int64, capacity: tl.int32,
     samples: tl.int32, turns: tl.int32, stride: tl.int64,
@@ -414,8 +412,8 @@ def statistics(  # type: ignore[no-untyped-def]
             tl.store(keys_p + base + offsets, key, mask=inside)
         elif KEYS == 2:
             kept, l0, l1, l2, l3, l4, l5 = _bracketed(
-                key, inside, b0, b1, b2, b3, b4, b5, w0, w1, w2, keys_p + program * (R * capacity), kept,
-                capacity, l0, l1, l2, l3, l4, l5,
+                key, inside, b0, b1, b2, b3, b4, b5, w0, w1, w2,
+                keys_p + program * (R * capacity), kept, capacity, l0, l1, l2, l3, l4, l5,
             )  # fmt: skip
         base += step
 
@@ -482,9 +480,7 @@ def statistics(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def total(  # type: ignore[no-untyped-def]
-    rows_p, result_p, programs: tl.int32, BLOCK: tl.constexpr
-):
+def total(rows_p, result_p, programs: tl.int32, BLOCK: tl.constexpr):
     """Rows [programs, 64] into one: maxima, sums, and the one unsigned maximum."""
     column = tl.arange(0, 64)
     largest = tl.zeros([64], tl.float64)
@@ -504,7 +500,7 @@ def total(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def sample_keys(  # type: ignore[no-untyped-def]
+def sample_keys(
     out_p, ref_p, keys_p, count: tl.int64, samples: tl.int32, salt: tl.int64,
     FORMAT: tl.constexpr, PLACES: tl.constexpr, PRECISION: tl.constexpr, EMIN: tl.constexpr,
     MAX: tl.constexpr, INFINITE: tl.constexpr, R: tl.constexpr,
@@ -526,7 +522,7 @@ def sample_keys(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize_on_alignment=UNALIGNED[3:])
-def narrow(  # type: ignore[no-untyped-def]
+def narrow(
     keys_p, brackets_p, buffer_p, counts_p, size: tl.int64, tiles: tl.int32, capacity: tl.int32,
     R: tl.constexpr, E: tl.constexpr,
 ):  # fmt: skip
@@ -543,8 +539,8 @@ def narrow(  # type: ignore[no-untyped-def]
         inside = at < size
         key = tl.load(keys_p + at, mask=inside, other=0)
         kept, l0, l1, l2, l3, l4, l5 = _bracketed(
-            key, inside, b0, b1, b2, b3, b4, b5, w0, w1, w2, buffer_p + program * (R * capacity), kept,
-            capacity, l0, l1, l2, l3, l4, l5,
+            key, inside, b0, b1, b2, b3, b4, b5, w0, w1, w2,
+            buffer_p + program * (R * capacity), kept, capacity, l0, l1, l2, l3, l4, l5,
         )  # fmt: skip
         at += tl.num_programs(0).to(tl.int64) * (R * E)
     row = counts_p + program * 8
@@ -558,7 +554,7 @@ def narrow(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def pick(  # type: ignore[no-untyped-def]
+def pick(
     in_order_p, picks_p,
     r0: tl.int64, r1: tl.int64, r2: tl.int64, r3: tl.int64, r4: tl.int64, r5: tl.int64,
 ):  # fmt: skip
@@ -572,7 +568,7 @@ def pick(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def lay(  # type: ignore[no-untyped-def]
+def lay(
     in_order_p, brackets_p, size: tl.int32,
     p0: tl.int32, p1: tl.int32, p2: tl.int32, p3: tl.int32, p4: tl.int32, p5: tl.int32,
     p6: tl.int32, p7: tl.int32, p8: tl.int32,
@@ -584,7 +580,7 @@ def lay(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _lay(in_order_p, brackets_p, size, first, centre, last):  # type: ignore[no-untyped-def]
+def _lay(in_order_p, brackets_p, size, first, centre, last):
     # Beyond the sample's ends: below every key, and above every key.
     low = tl.load(in_order_p + first, mask=first >= 0, other=-1)
     middle = tl.load(in_order_p + centre)

@@ -1,0 +1,129 @@
+"""One case on a device: its inputs, reference and sensitivity, and what kernels make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from tolcal import cases, stats
+from tolcal.model import Case, Kernel, Op, TolcalError
+
+#: Input dtypes that a GPU kernel of ours draws; others take the torch form.
+DRAWN = frozenset({"float64", "float32", "float16", "bfloat16"})
+
+
+class Poison(TorchFunctionMode):
+    """Fills fresh uninitialised tensors with NaN, so that an element left unwritten shows."""
+
+    allocators = frozenset(
+        {
+            torch.empty,
+            torch.empty_like,
+            torch.empty_strided,
+            torch.Tensor.new_empty,
+            torch.Tensor.new_empty_strided,
+        }
+    )
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func in self.allocators and result.is_floating_point():
+            result.fill_(torch.nan)
+        return result
+
+
+class Context:
+    """Inputs, reference and sigma of one case, shared by the kernels that run on it."""
+
+    def __init__(
+        self, op: Op, case: Case, device: torch.device, reference: Callable[..., torch.Tensor]
+    ) -> None:
+        self.op, self.case, self.device = op, case, device
+        drawn = device.type != "cpu" and case.dtype in DRAWN
+        if drawn:
+            self.inputs, wide, self.hash_sums = _device().draw(op, case, device)
+        else:
+            self.inputs = cases.inputs_torch(op, case, device)
+            self.hash_sums = cases.hash_sums_torch(self.inputs)
+            wide = {name: x.to(torch.float64, copy=True) for name, x in self.inputs.items()}
+        versions = {name: x._version for name, x in wide.items()}
+        self.ref = reference(**wide)
+        for name, x in wide.items():
+            # On a GPU a comparison would cost a round trip: there torch's own count of writes
+            # has to do, which a launch of the reference's own kernel would not raise.
+            changed = x._version != versions[name]
+            if device.type == "cpu":
+                changed |= not torch.equal(x, self.inputs[name].to(torch.float64))
+            if changed:
+                raise TolcalError(
+                    f"{op.reference_path}: reference() changes its input {name!r}, so nothing "
+                    "computed from it can be trusted; make it work on a copy"
+                )
+        expected = cases.shape_of(op.output, case)
+        if tuple(self.ref.shape) != expected or self.ref.dtype != torch.float64:
+            raise TolcalError(
+                f"{op.reference_path}: reference() returned {self.ref.dtype} "
+                f"{list(self.ref.shape)} for {case.dims_text}, expected torch.float64 "
+                f"{list(expected)} as op.toml's [output] says"
+            )
+        if drawn:
+            self.sigma = _device().sensitivity(reference, wide, self.ref)
+        else:
+            signs = cases.sign_words(op, case, device)
+            self.sigma = stats.sensitivity(reference, wide, self.ref, signs)
+        self.outputs: dict[str, torch.Tensor] = {}
+        self._input_hash = ""
+
+    def input_hash(self) -> str:
+        """`cases.input_hash` of the inputs; the first call waits for the device."""
+        if not self._input_hash:
+            self._input_hash = cases.input_hash(self.hash_sums.tolist())
+        return self._input_hash
+
+    def run(self, kernel: Kernel, function: Callable[..., torch.Tensor]) -> torch.Tensor:
+        """The kernel's output, checked against the contract. Raises what the kernel raises.
+
+        On a GPU the kernel may still be running.
+        """
+        # Its own copies: a kernel that writes to its inputs must not change another's.
+        inputs = {name: x.clone() for name, x in self.inputs.items()}
+        with Poison():
+            out = function(**inputs)
+        if not isinstance(out, torch.Tensor):
+            raise TypeError(f"run() returned {type(out).__name__}, a tensor expected")
+        expected = cases.shape_of(self.op.output, self.case)
+        if tuple(out.shape) != expected:
+            raise ValueError(
+                f"run() returned shape {list(out.shape)}, {list(expected)} expected by op.toml"
+            )
+        if str(out.dtype) != f"torch.{self.case.dtype}":
+            raise ValueError(f"run() returned {out.dtype}, torch.{self.case.dtype} expected")
+        if out.device.type != self.device.type:
+            raise ValueError(f"run() returned a tensor on {out.device}, {self.device} expected")
+        self.outputs[kernel.name] = out
+        return out
+
+    def differs(self, kernel: Kernel, other: Kernel) -> torch.Tensor:
+        """[1]: whether their outputs differ in any value; nan is like nan."""
+        ours, theirs = self.outputs[kernel.name], self.outputs[other.name]
+        if self.device.type != "cpu":
+            differing: torch.Tensor = _device().differ(ours, theirs)
+            return differing
+        same = (ours == theirs) | (ours.isnan() & theirs.isnan())
+        return (~same).any().reshape(1)
+
+
+def _device() -> ModuleType:
+    from tolcal.measure import device  # needs a Triton that compiles
+
+    return device
