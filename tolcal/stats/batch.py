@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -50,7 +50,7 @@ SUM_NAMES = (
 _INT = {8: torch.int8, 16: torch.int16, 32: torch.int32, 64: torch.int64}
 
 
-class _Pending(NamedTuple):
+class Pending(NamedTuple):
     """An output whose results are still on the device."""
 
     elements: int
@@ -66,7 +66,7 @@ class Batch:
         #: On a CPU the fused form is for tests: Triton interprets it there.
         self.fused = device.type != "cpu" if fused is None else fused
         self.done: dict[int, ErrorStats] = {}
-        self.pending: dict[int, _Pending] = {}
+        self.pending: dict[int, Pending] = {}
         self.size = 0
         if self.fused:
             self.rows = torch.empty((CAPACITY, 64), dtype=torch.float64, device=device)
@@ -100,7 +100,7 @@ class Batch:
         if count > SORTED:
             self.done[index] = fused.alone()
             return
-        self.pending[index] = _Pending(count, fused.dtype, fused.limited)
+        self.pending[index] = fused.pending
         scales = self.scales[index]
         if count <= ROW:
             fused.launch(self.rows[index], self.keys[index], scales)
@@ -154,9 +154,8 @@ class Batch:
         # One transfer, which also waits for every kernel of the batch.
         everything = torch.cat([self.rows[:size], picked.double(), quantile.double()], 1)
         table = everything.cpu().numpy()
-        for index, pending in self.pending.items():
-            row = table[index]
-            self.done[index] = finish(row[:64], row[64:70], row[70:76], *pending)
+        found = finish(table[list(self.pending)], list(self.pending.values()))
+        self.done.update(zip(self.pending, found, strict=True))
 
 
 class _Fused:
@@ -184,6 +183,11 @@ class _Fused:
             self.slope = limit.scaled_tol * roundoff
         elif limit is not None:
             self.mode, self.atol = 2, limit
+
+    @property
+    def pending(self) -> Pending:
+        """What its results will need."""
+        return Pending(self.count, self.dtype, self.limited)
 
     @property
     def format(self) -> dict[str, Any]:
@@ -273,7 +277,8 @@ class _Fused:
             if tail:
                 self._statistics(rows[programs:], buffer, scales, 1, 1, rest, 1, 0, None, True)
             picked = order.select(buffer, ranks)
-        return finish(host[:64], picked, host[70:], self.count, self.dtype, self.limited)
+        row = np.concatenate([host[:64], picked, host[70:]])
+        return finish(row[None, :], [self.pending])[0]
 
     def _quantiles(self, scales: torch.Tensor) -> torch.Tensor:
         """The quantiles [6] of both rows of scales, as `definition` takes them."""
@@ -311,71 +316,101 @@ def _samples(count: int) -> tuple[int, int]:
     return -(-count // stride), stride
 
 
-def finish(
-    row: npt.NDArray[np.float64],
-    picked: npt.NDArray[np.float64],
-    quantiles: npt.NDArray[np.float64],
-    count: int,
-    dtype: DType,
-    limited: bool,
-) -> ErrorStats:
-    """A row of results, the six order statistics and the scale quantiles as a record keeps them."""
-    single = dtype.bits < 64
-    sums = dict(zip(SUM_NAMES, row[SUMS:].tolist(), strict=False))
-    residual = _up(row[1])  # as max_abs
-
-    def above(value: float, by: float) -> float:
-        """What was computed in fp32, rounded so that it is no less than the definition."""
-        return _up(value * (1.0 + by) if single else value)
-
-    def envelope(start: int) -> tuple[float, ...]:
+def finish(table: npt.NDArray[np.float64], pending: Sequence[Pending]) -> list[ErrorStats]:
+    """Rows of results [n, 76] as records keep them: 64 columns of `fused`, six order statistics of
+    the error in pairs, and three quantiles of each scale.
+    """
+    count = np.array([p.elements for p in pending], np.float64)
+    # What was computed in fp32 is widened so that it is no less than the definition.
+    wide = np.array([p.dtype.bits == 64 for p in pending])
+    sums = table[:, SUMS : SUMS + len(SUM_NAMES)]
+    by = {name: sums[:, i] for i, name in enumerate(SUM_NAMES)}
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        residual = table[:, 1:2]
         points = [residual]
-        for value in row[start : start + len(ENVELOPE_GRID) - 1].tolist():
-            points.append(min(points[-1], above(value, 2.0**-22)))
-        return tuple(points)
+        for start in (6, 17):
+            above = table[:, start : start + len(ENVELOPE_GRID) - 1]
+            widened = np.where(wide[:, None], above, above * (1 + 2.0**-22))
+            points += [np.minimum.accumulate(np.concatenate([residual, widened], 1), axis=1)]
+        ratios = table[:, 3:6]
+        ratios = np.where(wide[:, None], ratios, ratios * (1 + 2.0**-20))
+        upper = _up(np.concatenate([table[:, :3], ratios, *points[1:]], 1))
+        near = _near(
+            np.stack(
+                [
+                    by["abs"] / count,
+                    *_percentiles(table[:, 64:70], count),
+                    by["rel"] / np.maximum(by["nonzero"], 1.0),
+                    (by["ulp"] + by["nonfinite"] * 2.0**64) / count,
+                    np.where(
+                        (by["moved"] > 0) & (by["moved"] < np.inf), by["toward"] / by["moved"], 0.0
+                    ),
+                    np.sqrt(by["square"] / count),
+                ],
+                1,
+            )
+        )
+    tops = np.ascontiguousarray(table[:, 63]).view(np.uint64).tolist()
+    quantiles = table[:, 70:76].tolist()
+    whole = np.stack([by[name] for name in _COUNTS], 1).astype(np.int64).tolist()
+    grid = len(ENVELOPE_GRID)
+    found = []
+    for p, up, mean, counts, top, q in zip(
+        pending, upper.tolist(), near.tolist(), whole, tops, quantiles, strict=True
+    ):
+        bias_count, mismatches, exceeding, nonfinite = counts
+        found.append(
+            ErrorStats(
+                count=p.elements,
+                num_exceeding=exceeding if p.limited else None,
+                max_abs=up[0],
+                mean_abs=mean[0],
+                p50_abs=mean[1],
+                p90_abs=mean[2],
+                p99_abs=mean[3],
+                max_rel=up[3],
+                mean_rel=mean[4],
+                max_ulp=2**64 - 1 if nonfinite else top,
+                mean_ulp=mean[5],
+                residual_max=up[1],
+                envelope=tuple(up[6 : 6 + grid]),
+                envelope_abs=tuple(up[6 + grid : 6 + 2 * grid]),
+                scaled_max=up[4],
+                scaled_max_abs=up[5],
+                scale_quantiles=(q[0], q[1], q[2]),
+                scale_abs_quantiles=(q[3], q[4], q[5]),
+                bias=mean[6],
+                bias_count=bias_count,
+                nonfinite_mismatch=mismatches,
+                ref_rms=mean[7],
+                ref_max=up[2],
+            )
+        )
+    return found
 
-    percentiles = []
+
+_COUNTS = ("bias_count", "mismatch", "exceeding", "nonfinite")
+
+
+def _percentiles(
+    picked: npt.NDArray[np.float64], count: npt.NDArray[np.float64]
+) -> list[npt.NDArray[np.float64]]:
+    """Interpolated between the pairs as `definition` does."""
+    found = []
     for k, q in enumerate(QUANTILES):
+        below, above = picked[:, 2 * k], picked[:, 2 * k + 1]
         position = q * (count - 1)
-        below, upper = picked[2 * k : 2 * k + 2].tolist()
-        share = position - int(position)
-        between = below if share == 0 or below == upper else below + (upper - below) * share
-        percentiles.append(_near(between))
-    moved, toward, odd = sums["moved"], sums["toward"], int(sums["nonfinite"])
-    top = int(row[63:].view(np.uint64)[0])
-    return ErrorStats(
-        count=count,
-        num_exceeding=int(sums["exceeding"]) if limited else None,
-        max_abs=_up(row[0]),  # of fp64 outputs; of others it is a float32 already
-        mean_abs=_near(sums["abs"] / count),
-        p50_abs=percentiles[0],
-        p90_abs=percentiles[1],
-        p99_abs=percentiles[2],
-        max_rel=above(row[3], 2.0**-20),
-        mean_rel=_near(sums["rel"] / max(sums["nonzero"], 1.0)),
-        max_ulp=2**64 - 1 if odd else top,
-        mean_ulp=_near((sums["ulp"] + odd * 2.0**64) / count),
-        residual_max=residual,
-        envelope=envelope(6),
-        envelope_abs=envelope(17),
-        scaled_max=above(row[4], 2.0**-20),
-        scaled_max_abs=above(row[5], 2.0**-20),
-        scale_quantiles=cast("tuple[float, float, float]", tuple(quantiles[:3].tolist())),
-        scale_abs_quantiles=cast("tuple[float, float, float]", tuple(quantiles[3:].tolist())),
-        bias=_near(toward / moved) if 0 < moved < math.inf else 0.0,
-        bias_count=int(sums["bias_count"]),
-        nonfinite_mismatch=int(sums["mismatch"]),
-        ref_rms=_near(math.sqrt(sums["square"] / count)),
-        ref_max=_up(row[2]),
-    )
+        share = position - np.floor(position)
+        between = below + (above - below) * share
+        found.append(np.where((share == 0) | (below == above), below, between))
+    return found
 
 
-def _near(value: float) -> float:
-    with np.errstate(over="ignore"):
-        return float(np.float32(value))
+def _near(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
+    return values.astype(np.float32)
 
 
-def _up(value: float) -> float:
-    """The least float32 that is not below value."""
-    near = np.float32(_near(value))
-    return float(np.nextafter(near, np.float32(np.inf)) if float(near) < value else near)
+def _up(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
+    """The least float32 numbers that are not below values."""
+    near = values.astype(np.float32)
+    return np.where(near < values, np.nextafter(near, np.float32(np.inf)), near)
