@@ -398,6 +398,16 @@ def test_cuda_without_gpu(pair: Path) -> None:
     )
 
 
+def test_auto_without_a_gpu_interprets(pair: Path) -> None:
+    """Where there is no GPU, `auto` is `cpu`: the same environment, Triton's interpreter in it."""
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    auto, cpu = (run(pair, device=device)[0].run.environment for device in ("auto", "cpu"))
+    assert auto == cpu
+    assert "interpreter" in auto.switches
+
+
 def test_stopping_early_leaves_no_worker(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Closing the iterator ends the workers: a run that is interrupted leaves nobody behind."""
     started: list[Any] = []

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import math
 import os
 import sys
 import traceback
 
 from tolcal import __version__
-from tolcal.model import DTYPES, TolcalError
+from tolcal.cli import options
+from tolcal.model import TolcalError
 
 #: Top-level module -> the extra that brings it.
 EXTRAS = {
@@ -106,15 +106,15 @@ def build_parser() -> argparse.ArgumentParser:
         "run the corpus against its fp64 references and keep every error record",
         "tolcal run softmax --device cpu --cases 8 --out out/softmax.jsonl.gz",
     )  # fmt: skip
-    _add_measuring(run)
+    options.add_measuring(run)
     run.add_argument("--out", default="out/records.jsonl.gz", metavar="R.jsonl.gz",
                      help="records file to write (default: %(default)s)")  # fmt: skip
-    run.add_argument("--repeat", type=_positive, default=1, metavar="N",
+    run.add_argument("--repeat", type=options.positive, default=1, metavar="N",
                      help="make N runs with fresh explore seeds")  # fmt: skip
     run.add_argument("--history", metavar="DIR", help="also add the records to this history")
     run.add_argument("--plan", action="store_true",
                      help="print what would run where, and run nothing")  # fmt: skip
-    run.add_argument("--shard", type=_shard, metavar="I/N",
+    run.add_argument("--shard", type=options.shard, metavar="I/N",
                      help="only the I-th of N parts, which together are one run; needs "
                      "--seed")  # fmt: skip
 
@@ -123,14 +123,14 @@ def build_parser() -> argparse.ArgumentParser:
         "fit a tolerance for each (op, dtype) to a history",
         "tolcal calibrate --history out/records.jsonl.gz --json out/proposal.json",
     )  # fmt: skip
-    _add_history(calibrate)
-    _add_corpus(calibrate)
+    options.add_history(calibrate)
+    options.add_corpus(calibrate)
     calibrate.add_argument("--rule", choices=("residual", "paper"), default="residual",
                            help="residual: the joint fit (default); paper: p95 x 1.5 as "
                            "published")  # fmt: skip
     calibrate.add_argument("--by", choices=("op", "kernel"), default="op",
                            help="one tolerance per op (default) or per control")  # fmt: skip
-    calibrate.add_argument("--margin", type=_factor, default=None, metavar="M",
+    calibrate.add_argument("--margin", type=options.factor, default=None, metavar="M",
                            help="multiply the fitted bound by M (default 2)")  # fmt: skip
     calibrate.add_argument("--tolerances", metavar="F", help="the approved tolerances")
     calibrate.add_argument("--locked", action="append", metavar="DIR|FILE",
@@ -154,8 +154,8 @@ def build_parser() -> argparse.ArgumentParser:
         "all of it, locally: run, calibrate, compare, report into a folder",
         "tolcal ci --device cpu",
     )  # fmt: skip
-    _add_measuring(ci)
-    _add_history(ci)
+    options.add_measuring(ci)
+    options.add_history(ci)
     ci.add_argument("--out", default="out", metavar="DIR",
                     help="folder for comment.md, proposal.json, records.jsonl.gz "
                     "(default: %(default)s)")  # fmt: skip
@@ -180,7 +180,7 @@ def build_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     show.add_argument("op", nargs="?", metavar="OP")
     show.add_argument("--tolerances", metavar="F", help="the file to read")
-    _add_corpus(show)
+    options.add_corpus(show)
 
     replay = command(
         "replay", "measuring", "replay",
@@ -188,9 +188,9 @@ def build_parser() -> argparse.ArgumentParser:
         "tolcal replay rmsnorm_triton:9e1c02b7d4a8f655",
     )  # fmt: skip
     replay.add_argument("id", metavar="ID", help="KERNEL:CASE, or a case id for all its kernels")
-    _add_corpus(replay)
-    _add_history(replay)
-    _add_device(replay)
+    options.add_corpus(replay)
+    options.add_history(replay)
+    options.add_device(replay)
 
     _add_history_commands(command(
         "history", "keeping", "ls",
@@ -204,7 +204,7 @@ def build_parser() -> argparse.ArgumentParser:
         "tolcal new my_op && tolcal run my_op --device cpu --cases 4",
     )  # fmt: skip
     new.add_argument("op", metavar="OP", help="name: lower case, digits and underscores")
-    _add_corpus(new)
+    options.add_corpus(new)
     return parser
 
 
@@ -216,7 +216,7 @@ def _add_history_commands(history: argparse.ArgumentParser) -> None:
     ):
         sub = verbs.add_parser(name, help=text, epilog=f"Example: tolcal history {name}")
         sub.set_defaults(module="keeping", function=name)
-        _add_history(sub)
+        options.add_history(sub)
     importer = verbs.add_parser(
         "import",
         help="take in results of other tools",
@@ -231,89 +231,4 @@ def _add_history_commands(history: argparse.ArgumentParser) -> None:
                           help="history to add to (default: the configured one)")  # fmt: skip
     importer.add_argument("--device", default="unknown", metavar="NAME",
                           help="the device that the results were measured on")  # fmt: skip
-    _add_corpus(importer)
-
-
-def _add_corpus(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--corpus", metavar="DIR", help="folder of op folders")
-
-
-def _add_history(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--history", action="append", metavar="DIR|FILE",
-                        help="history folder, .parquet or .jsonl.gz file; may be "
-                        "repeated")  # fmt: skip
-
-
-def _add_device(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--device", metavar="auto|cuda|cpu",
-                        help="where kernels run (default: auto, a GPU if there is "
-                        "one)")  # fmt: skip
-    parser.add_argument(
-        "--timeout", type=_factor, metavar="S", help="seconds a case may take (default 120)"
-    )
-
-
-def _add_measuring(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("ops", nargs="*", metavar="OP", help="ops or kernels (default: all)")
-    _add_corpus(parser)
-    _add_device(parser)
-    parser.add_argument("--dtype", action="append", choices=tuple(DTYPES), metavar="DTYPE",
-                        help="only this dtype; may be repeated")  # fmt: skip
-    parser.add_argument("--cases", type=_count, metavar="N",
-                        help="explore cases a kernel and dtype, fresh in every run "
-                        "(default 24)")  # fmt: skip
-    parser.add_argument("--gate", type=_count, metavar="N",
-                        help="gate cases a kernel and dtype, the same in every run "
-                        "(default 12)")  # fmt: skip
-    parser.add_argument("--seed", type=_seed, metavar="N",
-                        help="seed of the explore cases (default: a fresh one)")  # fmt: skip
-    parser.add_argument("--profile", metavar="P", help="input profile (there is one yet: default)")
-    parser.add_argument("--workers", type=_count, default=0, metavar="N",
-                        help="worker processes (default: as many as suit the machine)")  # fmt: skip
-    parser.add_argument("--tolerances", metavar="F", help="the approved tolerances")
-    parser.add_argument("--engine", choices=("local", "ray"), default="local",
-                        help="local: all GPUs of this machine (default); ray: those of the cluster "
-                        "that RAY_ADDRESS names")  # fmt: skip
-    parser.add_argument("--triton-cache", metavar="DIR",
-                        help="folder of compiled kernels, one for each trust domain (default: "
-                        "Triton's own)")  # fmt: skip
-    cut = parser.add_mutually_exclusive_group()
-    cut.add_argument("--resume", action="store_true",
-                     help="go on with a run that was cut: its records lie beside --out, in a file "
-                     "that ends in .part")  # fmt: skip
-    cut.add_argument("--overwrite", action="store_true",
-                     help="give up the records of a run that was cut")  # fmt: skip
-
-
-def _shard(text: str) -> tuple[int, int]:
-    part, _, parts = text.partition("/")
-    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts) <= 10_000):
-        raise argparse.ArgumentTypeError(f"{text}: give I/N with 1 <= I <= N <= 10000, as in 1/4")
-    return int(part), int(parts)
-
-
-def _number(text: str, convert: type[int] | type[float], low: float, high: float) -> float:
-    try:
-        value = convert(text)
-    except ValueError:
-        value = math.nan
-    if not low <= value <= high:
-        whole = "whole " if convert is int else ""
-        raise argparse.ArgumentTypeError(f"{text}: a {whole}number from {low:g} to {high:g}")
-    return value
-
-
-def _count(text: str) -> int:
-    return int(_number(text, int, 0, 1_000_000))
-
-
-def _seed(text: str) -> int:
-    return int(_number(text, int, 0, 2**62))
-
-
-def _positive(text: str) -> int:
-    return int(_number(text, int, 1, 100_000))
-
-
-def _factor(text: str) -> float:
-    return _number(text, float, 1e-9, 1e9)
+    options.add_corpus(importer)
