@@ -63,14 +63,15 @@ def measured(case: int, kernel: str, reason: str) -> wire.Measured:
 
 
 def hello(device: str) -> wire.Hello:
-    index = int(device.removeprefix("cuda:")) if ":" in device else 0
+    index = int(device.rpartition(":")[2].rpartition("+")[2]) % 2
     unlike = os.environ.get("STAND_IN_UNLIKE") == "1" and index == 1
     environment = make_environment(**({"driver": "570.9"} if unlike else {}))
-    return wire.Hello(environment, f"GPU-{5 - index}", 2)
+    return wire.Hello(environment, f"cuda:{index}", f"GPU-{5 - index}", 2)
 
 
 def main(incoming: int, outgoing: int, device: str) -> None:
-    wire.write_frame(outgoing, hello(device))
+    greeting = hello(device)
+    wire.write_frame(outgoing, greeting)
     while True:
         try:
             unit = wire.decode_unit(wire.read_frame(incoming))
@@ -91,7 +92,7 @@ def main(incoming: int, outgoing: int, device: str) -> None:
                 wire.write_frame(outgoing, measured(case, kernel, f"careful {os.getpid()}"))
         if not unit.careful:
             for case, kernel in reversed(todo):
-                wire.write_frame(outgoing, measured(case, kernel, f"bulk on {device}"))
+                wire.write_frame(outgoing, measured(case, kernel, f"bulk on {greeting.device}"))
         wire.write_frame(outgoing, wire.Finished())
 
 

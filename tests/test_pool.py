@@ -42,14 +42,14 @@ def test_bulk_comes_in_the_order_of_the_plan(tmp_path: Path) -> None:
     """A GPU unit is reported at its end, in any order; nobody waits for each kernel."""
     records = run(tmp_path, "a_good")
     assert [r.kernel for r in records] == ["a_good", "zz_good"] * 4
-    assert {r.reason for r in records} == {"bulk on cuda"}
+    assert {r.reason for r in records} == {"bulk on cuda:0"}
 
 
 def test_all_gpus_take_part(tmp_path: Path) -> None:
     """By default workers stand on every visible GPU, and the run names all of them, sorted."""
     records = run(tmp_path, workers=0, cases=1280)
     assert {r.run.device_uuid for r in records} == {"GPU-4,GPU-5"}
-    assert {r.reason for r in records} <= {"bulk on cuda", "bulk on cuda:0", "bulk on cuda:1"}
+    assert {r.reason for r in records} <= {"bulk on cuda:0", "bulk on cuda:1"}
     assert [r.case.id for r in records] == [
         r.case.id for r in run(tmp_path, workers=1, cases=1280)
     ]  # fmt: skip

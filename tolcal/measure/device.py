@@ -60,7 +60,7 @@ def sensitivity(
             )  # fmt: skip
         values = stats.batched(reference, swayed, chunk).contiguous()
         fused.spread[(-(-ref.numel() // _BLOCK),)](
-            values, ref, sigma, ref.numel(), stats.STEP, stats.SIGN_VECTORS, VECTORS=chunk,
+            values, ref, sigma, ref.numel(), 1 / stats.STEP, stats.SIGN_VECTORS, VECTORS=chunk,
             FIRST=first == 0, LAST=first + chunk == stats.SIGN_VECTORS, BLOCK=_BLOCK,
             enable_fp_fusion=False,
         )  # fmt: skip

@@ -15,8 +15,11 @@ from tolcal.measure.units import SWITCHES
 from tolcal.model import Environment, TolcalError
 
 
-def select_device(wanted: str) -> torch.device:
-    """``auto`` is a GPU if there is one. TolcalError if ``cuda`` is asked for in vain."""
+def select_device(wanted: str, number: int = 0) -> torch.device:
+    """``auto`` is a GPU if there is one; of several, ``number`` chooses in turn unless named.
+
+    TolcalError if ``cuda`` is asked for in vain.
+    """
     if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", wanted):
         raise TolcalError(f"--device {wanted}: give auto, cpu, cuda or cuda:N")
     available = torch.cuda.is_available()
@@ -29,7 +32,7 @@ def select_device(wanted: str) -> torch.device:
     device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise TolcalError(f"--device {wanted}: there are {torch.cuda.device_count()} GPUs here")
-    return torch.device("cuda", 0) if device.type == "cuda" and device.index is None else device
+    return torch.device(name, number % torch.cuda.device_count()) if name == "cuda" else device
 
 
 def visible(device: torch.device) -> int:

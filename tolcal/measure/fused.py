@@ -83,7 +83,7 @@ def sway(
 
 @triton.jit
 def spread(
-    swayed_p, ref_p, sigma_p, count: tl.int64, step: tl.float64, vectors: tl.int32,
+    swayed_p, ref_p, sigma_p, count: tl.int64, per_step: tl.float64, vectors: tl.int32,
     VECTORS: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Sums of squared difference quotients; the LAST call makes them their root mean square."""
@@ -96,7 +96,7 @@ def spread(
         total = tl.load(sigma_p + at, mask=inside, other=0.0)
     for vector in range(VECTORS):
         value = tl.load(swayed_p + vector * count + at, mask=inside, other=0.0)
-        quotient = (value - ref) / step
+        quotient = (value - ref) * per_step  # a power of two, so exact like the division
         total += quotient * quotient
     if LAST:
         total = tl.sqrt(total / vectors.to(tl.float64))

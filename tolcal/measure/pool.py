@@ -25,6 +25,8 @@ STARTUP_SECONDS = 300.0
 #: A worker that has ended is noticed by then, even if its children hold its pipes open.
 LOOK_SECONDS = 0.5
 
+#: Python launches kernels no faster than one core allows; beyond this, workers wait for the GPU.
+WORKERS_PER_GPU = 8
 #: A worker says what it can't know, or what is no message: a kernel has got hold of its pipe.
 TAMPERED = "the worker's reports were tampered with"
 
@@ -107,30 +109,31 @@ class Pool:
 
     def start(self) -> None:
         """Starts workers and waits until one on each device is up. TolcalError if none can be."""
-        # The first worker says what the device is, and how many more are worth their start.
-        self._spawn(self.request.device)
+        # All at once, since importing torch is what takes long; the first to be up says how many
+        # devices there are, and so how many more are worth their start.
+        units = len(self.planned) or 1
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+        each = min(WORKERS_PER_GPU, cores)
+        count = min(self.request.workers or each, units)
+        for number in range(count):
+            self._spawn(self._place(number))
         while self.hello is None:
             self._step()
-        (first,) = self.workers
-        devices = self.hello.devices
-        if not devices:
-            first.device = "cpu"
-        elif self.request.device in ("auto", "cuda"):
-            first.device = "cuda:0"
-        self.uuids = {first.device: self.hello.device_uuid}
-        self.devices = [first.device]
-        if first.device == "cuda:0" and self.request.device != "cuda:0":
-            self.devices = [f"cuda:{i}" for i in range(devices)]
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-        suits = min(4, cores) * len(self.devices) if devices else cores
+        spread = self.hello.devices if self.request.device in ("auto", "cuda") else 1
+        suits = each * spread if self.hello.devices else cores
         # None for a plan without units: then one a device, which says what it is.
-        units = len(self.planned) or len(self.devices)
-        count = min(self.request.workers or suits, units)
-        self.devices = self.devices[:count]
-        for number in range(1, count):
-            self._spawn(self.devices[number % len(self.devices)])
-        while set(self.devices) - set(self.uuids):
+        wanted = min(self.request.workers or suits, len(self.planned) or spread)
+        for number in range(count, wanted):
+            self._spawn(self._place(number))
+        devices = max(1, min(spread, wanted))
+        while len(self.uuids) < devices:
             self._step()
+        self.devices = sorted(self.uuids, key=lambda name: (len(name), name))
+
+    def _place(self, number: int) -> str:
+        """What a worker is told of its device: of several it takes its number's."""
+        shared = self.request.device in ("auto", "cuda")
+        return f"{self.request.device}+{number}" if shared else self.request.device
 
     def _spawn(self, device: str) -> None:
         worker = Worker(device, self.request.variables, self.folder)
@@ -202,6 +205,7 @@ class Pool:
 
     def _welcome(self, worker: Worker, hello: wire.Hello) -> None:
         first = self.hello = self.hello or hello
+        worker.device = hello.device
         if hello.environment != first.environment:
             raise TolcalError(
                 f"the GPUs here differ: {first.environment.text}, and {worker.device} is "
@@ -279,7 +283,7 @@ class Pool:
             self.idle_losses += 1
             if self.hello is None or self.idle_losses > IDLE_LOSSES:
                 raise TolcalError(f"the worker for --device {worker.device} died: {reason}")
-            if self.waiting or not self.workers or worker.device not in self.uuids:
+            if self.waiting or not self.workers or not worker.ready:
                 self._spawn(worker.device)
             return False
         if not worker.careful:

@@ -31,6 +31,7 @@ class Hello(msgspec.Struct, frozen=True, tag=True):
     """The worker is up, on this device."""
 
     environment: Environment
+    device: str  # cuda:0, cpu
     device_uuid: str
     devices: int  # GPUs that it sees; 0 on a CPU
 

@@ -294,13 +294,14 @@ def main(argv: list[str]) -> int:
     torch.set_num_threads(1)  # a CPU sum depends on how threads split it
     torch.set_grad_enabled(False)
     try:
-        device = environment.select_device(argv[2])
+        wanted, _, number = argv[2].partition("+")
+        device = environment.select_device(wanted, int(number or 0))
         if device.type == "cuda":
             torch.cuda.set_device(device)
         else:
             os.environ["TRITON_INTERPRET"] = "1"  # `auto` without a GPU; nothing imported it yet
         described, uuid = environment.describe(device)
-        send(Hello(described, uuid, environment.visible(device)))
+        send(Hello(described, str(device), uuid, environment.visible(device)))
         worker = Worker(device, send)
         while True:
             try:
