@@ -1,6 +1,7 @@
 """TOML files into checked values; every refusal names file, line, what is wrong and the remedy."""
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -46,13 +47,17 @@ def convert(data: Any, into: type[T], path: Path, text: str, at: tuple[str, ...]
     try:
         return msgspec.convert(data, into)
     except msgspec.ValidationError as error:
-        reason, _, where = str(error).partition(" - at `")
-        keys = _failing_keys(data, into, str(error), where)
-        unknown = re.search(r"unknown field `([^`]*)`", reason)
-        if unknown:
-            keys = (*keys, unknown.group(1))
+        keys, reason = blame(data, into, error)
         name = ".".join((*at, *keys)) or "the file"
         raise TolcalError(f"{path}:{line_of(text, (*at, *keys))}: {name}: {reason}") from None
+
+
+def blame(data: Any, into: Any, error: msgspec.ValidationError) -> tuple[tuple[str, ...], str]:
+    """Which keys of ``data`` made msgspec refuse it, and its reason."""
+    reason, _, where = str(error).partition(" - at `")
+    keys = _failing_keys(data, into, str(error), where)
+    unknown = re.search(r"unknown field `([^`]*)`", reason)
+    return ((*keys, unknown.group(1)) if unknown else keys), reason
 
 
 def _failing_keys(data: Any, into: Any, message: str, where: str) -> tuple[str, ...]:
@@ -86,28 +91,58 @@ def _failing_entry(
     return next(iter(table), "")
 
 
-def line_of(text: str, keys: tuple[str, ...]) -> int:
-    """Best line (from 1) for a dotted key: its table header, then the key below it.
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """``; did you mean 'softmax'?`` or nothing."""
+    import difflib  # as dear as all else here, and only for messages
 
-    tomli gives no positions and tomlkit takes a second for a large file, so scan the lines.
+    close = difflib.get_close_matches(name, sorted(known), 1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def line_of(text: str, keys: tuple[str, ...]) -> int:
+    """Best line (from 1) for a dotted key: its table header, then the key below it."""
+    return Positions(text).of(keys)[0]
+
+
+class Positions:
+    """Where each dotted key stands first.
+
+    tomli gives no positions and tomlkit takes a second for a large file, so lines are scanned,
+    once, when the first is asked for.
     """
-    wanted = [key.strip('"') for key in keys]
-    best, depth, table = 1, 0, list[str]()
-    for number, line in enumerate(text.splitlines(), 1):
-        header = re.match(r"\s*\[+\s*([^\]]+?)\s*\]+", line)
-        if header:
-            table = [part.strip().strip("\"'") for part in header.group(1).split(".")]
-            here = table
-        else:
-            key = re.match(r"\s*([\w\"'.-]+)\s*=", line)
-            if not key:
+
+    def __init__(self, text: str) -> None:
+        self.lines = text.splitlines()
+        self.found: dict[tuple[str, ...], tuple[int, int]] = {}
+
+    def of(self, keys: tuple[str, ...]) -> tuple[int, int]:
+        """Line and column (from 1) of the key, or of the nearest thing around it."""
+        if not self.found:
+            self._scan()
+        wanted = tuple(key.strip('"') for key in keys)
+        for length in range(len(wanted), -1, -1):
+            if wanted[:length] in self.found:
+                line, column = self.found[wanted[:length]]
+                if length == len(wanted) - 1:  # perhaps a key of an inline table
+                    inner = re.search(rf"\b{re.escape(wanted[-1])}\s*=", self.lines[line - 1])
+                    column = inner.start() + 1 if inner and inner.start() >= column else column
+                return line, column
+        return 1, 1
+
+    def _scan(self) -> None:
+        table: tuple[str, ...] = ()
+        self.found[()] = (1, 1)
+        for number, line in enumerate(self.lines, 1):
+            header = re.match(r"\s*\[+\s*([^\]]+?)\s*\]+", line)
+            match = header or re.match(r"\s*([\w\"'.-]+)\s*=", line)
+            if not match:
                 continue
-            here = table + [part.strip("\"'") for part in key.group(1).split(".")]
-        common = 0
-        for got, want in zip(here, wanted, strict=False):
-            if got != want:
-                break
-            common += 1
-        if common in (len(here), len(wanted)) and common > depth:
-            best, depth = number, common
-    return best
+            parts = tuple(part.strip().strip("\"'") for part in match.group(1).split("."))
+            here = parts if header else table + parts
+            if header:
+                table = parts
+            # Longest first: once a key is known, what is around it is known too.
+            for length in range(len(here), 0, -1):
+                if here[:length] in self.found:
+                    break
+                self.found[here[:length]] = (number, match.start(1) + 1)
