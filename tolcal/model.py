@@ -4,6 +4,7 @@ Nothing here computes; every stage takes and returns these. Floats of a record a
 representable in float32, because that is what the history stores (see ``history``).
 """
 
+import decimal
 import hashlib
 import math
 import re
@@ -87,6 +88,18 @@ def digest(*parts: object) -> str:
     """16 hex digits over ``parts``: the name of a value in ids, file names and comments."""
     raw = msgspec.json.encode(parts, order="sorted")
     return hashlib.sha256(raw).hexdigest()[:16]
+
+
+def round_up(value: float, digits: int = 3) -> float:
+    """To ``digits`` significant digits, never down: a printed limit is never tighter."""
+    if value <= 0 or not math.isfinite(value):
+        return value
+    nearest = float(f"{value:.{digits - 1}e}")
+    if nearest >= value:
+        return nearest if math.isfinite(nearest) else value
+    above = decimal.Context(prec=digits, rounding=decimal.ROUND_CEILING)
+    rounded = float(above.create_decimal_from_float(value))
+    return rounded if math.isfinite(rounded) else value
 
 
 def plural(count: int, one: str, many: str | None = None) -> str:

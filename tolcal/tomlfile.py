@@ -107,42 +107,60 @@ def line_of(text: str, keys: tuple[str, ...]) -> int:
 class Positions:
     """Where each dotted key stands first.
 
-    tomli gives no positions and tomlkit takes a second for a large file, so lines are scanned,
-    once, when the first is asked for.
+    tomli gives no positions and tomlkit takes a second for a large file, so the text is scanned:
+    for table headers once, when the first key is asked for, and then the tables in question.
     """
 
     def __init__(self, text: str) -> None:
-        self.lines = text.splitlines()
-        self.found: dict[tuple[str, ...], tuple[int, int]] = {}
+        self.text = text
+        #: Each path of a header, and each part of one from the left: its offset.
+        self.headers: dict[tuple[str, ...], int] = {}
+        #: Each path of a header: from where to where its table goes.
+        self.tables: dict[tuple[str, ...], tuple[int, int]] = {}
 
     def of(self, keys: tuple[str, ...]) -> tuple[int, int]:
         """Line and column (from 1) of the key, or of the nearest thing around it."""
-        if not self.found:
+        if not self.tables:
             self._scan()
         wanted = tuple(key.strip('"') for key in keys)
+        offset, best = 0, 0
         for length in range(len(wanted), -1, -1):
-            if wanted[:length] in self.found:
-                line, column = self.found[wanted[:length]]
-                if length == len(wanted) - 1:  # perhaps a key of an inline table
-                    inner = re.search(rf"\b{re.escape(wanted[-1])}\s*=", self.lines[line - 1])
-                    column = inner.start() + 1 if inner and inner.start() >= column else column
-                return line, column
-        return 1, 1
+            around = wanted[:length]
+            if length > best and around in self.headers:
+                offset, best = self.headers[around], length
+            if around in self.tables:
+                place, depth = self._key(*self.tables[around], wanted[length:])
+                if length + depth > best:
+                    offset, best = place, length + depth
+        before = self.text.rfind("\n", 0, offset)
+        return self.text.count("\n", 0, offset) + 1, offset - before
 
     def _scan(self) -> None:
-        table: tuple[str, ...] = ()
-        self.found[()] = (1, 1)
-        for number, line in enumerate(self.lines, 1):
-            header = re.match(r"\s*\[+\s*([^\]]+?)\s*\]+", line)
-            match = header or re.match(r"\s*([\w\"'.-]+)\s*=", line)
-            if not match:
-                continue
-            parts = tuple(part.strip().strip("\"'") for part in match.group(1).split("."))
-            here = parts if header else table + parts
-            if header:
-                table = parts
-            # Longest first: once a key is known, what is around it is known too.
-            for length in range(len(here), 0, -1):
-                if here[:length] in self.found:
+        path: tuple[str, ...] = ()
+        start = 0
+        for header in re.finditer(r"(?m)^[ \t]*\[+[ \t]*([^\]\n]+?)[ \t]*\]", self.text):
+            self.tables.setdefault(path, (start, header.start()))
+            path, start = _parts(header.group(1)), header.end()
+            # Longest first: once a path is known, what is around it is known too.
+            for length in range(len(path), 0, -1):
+                if path[:length] in self.headers:
                     break
-                self.found[here[:length]] = (number, match.start(1) + 1)
+                self.headers[path[:length]] = header.start(1)
+        self.tables.setdefault(path, (start, len(self.text)))
+
+    def _key(self, start: int, end: int, wanted: tuple[str, ...]) -> tuple[int, int]:
+        """Offset of the key that shares most of ``wanted``, and how much that is."""
+        offset, best = 0, 0
+        pattern = re.compile(r"(?m)^[ \t]*([\w\"'.-]+)[ \t]*=.*")
+        for key in pattern.finditer(self.text, start, end):
+            here = _parts(key.group(1))
+            if here[: len(wanted)] == wanted[: len(here)] and min(len(here), len(wanted)) > best:
+                offset, best = key.start(1), min(len(here), len(wanted))
+                inner = re.search(rf"\b{re.escape(wanted[-1])}\s*=", key.group(0))
+                if len(here) == len(wanted) - 1 and inner:  # a key of an inline table
+                    offset, best = key.start() + inner.start(), len(wanted)
+        return offset, best
+
+
+def _parts(path: str) -> tuple[str, ...]:
+    return tuple(part.strip().strip("\"'") for part in path.split("."))

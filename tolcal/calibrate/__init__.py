@@ -41,6 +41,7 @@ from tolcal.model import (
     Tolerances,
     digest,
     plural,
+    round_up,
 )
 
 __all__ = ["baseline", "calibrate", "judged_rows", "locked"]
@@ -213,7 +214,7 @@ def _cell(
                 history=history_digest,
                 detectable_recall=_rounded(total.detectable_recall),
                 roundoff=members_all[0].arrays.roundoff,
-                scale=bounds.round_up(scale),
+                scale=round_up(scale),
             ),
         )
     roundoff = float(used["roundoff"].iloc[0])

@@ -27,6 +27,7 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     timeout: Annotated[float, msgspec.Meta(gt=0, le=1e9)] = 120.0
     profile: str = "default"
     cases: Cases = Cases()
+    test_ops: tuple[str, ...] = ()  # ops that only tests know: see `project`
 
 
 class Config(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -23,6 +23,7 @@ class Problem(msgspec.Struct, frozen=True):
 
     keys: tuple[str, ...]
     what: str
+    level: Literal["error", "warning"] = "error"
 
     @property
     def text(self) -> str:
@@ -75,7 +76,7 @@ def _cell(at: Cell, table: Any, cells: dict[Cell, Tolerance], problems: list[Pro
         hint = tomlfile.did_you_mean(at[1], DTYPES)
         problems.append(Problem(at, f"unknown dtype; known: {', '.join(DTYPES)}{hint}"))
         return
-    plain = _dates_as_text(table)
+    plain = _date_as_text(table)
     try:
         tolerance = msgspec.convert(plain, Tolerance)
     except msgspec.ValidationError as error:
@@ -117,11 +118,16 @@ def changed_by_hand(cells: Mapping[Cell, Tolerance]) -> list[Cell]:
     ]
 
 
-def _dates_as_text(value: Any) -> Any:
-    """TOML dates as ISO text, which is how the model keeps them."""
-    if isinstance(value, dict):
-        return {key: _dates_as_text(item) for key, item in value.items()}
-    return value.isoformat() if hasattr(value, "isoformat") else value
+def _date_as_text(table: Any) -> Any:
+    """A cell whose approvals' TOML dates are ISO text, which is how the model keeps them."""
+    if not isinstance(table, dict):
+        return table
+    approved, overrides = table.get("approved"), table.get("on")
+    if isinstance(approved, dict) and hasattr(approved.get("at"), "isoformat"):
+        table = table | {"approved": approved | {"at": approved["at"].isoformat()}}
+    if isinstance(overrides, dict):
+        table = table | {"on": {name: _date_as_text(part) for name, part in overrides.items()}}
+    return table
 
 
 def write(path: Path, cells: Mapping[Cell, Tolerance]) -> None:
