@@ -33,8 +33,10 @@ def read(path: Path) -> tuple[dict[str, Any], str]:
     except tomli.TOMLDecodeError as error:
         # tomli's message is "reason (at line L, column C)" or "... (at end of document)"
         reason, _, _ = str(error).partition(" (at ")
+        twice = " twice" in reason or "overwrite" in reason
+        remedy = "keep one of the two" if twice else "mend the syntax there"
         raise TolcalError(
-            f"{path}:{error.lineno}:{error.colno}: not TOML: {reason}; mend the syntax there"
+            f"{path}:{error.lineno}:{error.colno}: not TOML: {reason}; {remedy}"
         ) from None
     except (RecursionError, ValueError):  # ValueError: an integer of thousands of digits
         raise TolcalError(

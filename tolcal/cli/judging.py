@@ -113,7 +113,7 @@ def approve(args: argparse.Namespace) -> int:
             at=now,
             digest=document.proposal.digest,
             value=cell.tolerance.value_digest,
-            reason=args.widen if cell.state == "looser" else None,
+            reason=args.widen if (cell.tightening or 1.0) < 1.0 else None,
         )
         values[cell.op, cell.dtype] = msgspec.structs.replace(cell.tolerance, approved=approved)
     tolerances.write(settings.tolerances, values)

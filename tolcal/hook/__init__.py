@@ -6,7 +6,9 @@ against the merge base. It can't see whether numbers are true; that is what `tol
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -55,15 +57,22 @@ def check(path: Path, *, base: str | None = None, corpus: Path | None = None) ->
     context = rules.Context(
         ops=project.outline(corpus or around.corpus), test_ops=around.test_ops, base=old
     )
+    return findings(path, data, text, context)
+
+
+def findings(
+    path: Path, data: Mapping[str, Any], text: str, context: rules.Context
+) -> list[Finding]:
+    """What is wrong with a file of that content and text, judged against ``context``."""
     cells, problems = parse(data)
     unsound = {problem.keys[:2] for problem in problems}
     problems += [p for p in rules.judge(cells, context) if p.keys[:2] not in unsound]
     positions = tomlfile.Positions(text)
-    findings = [
+    found = [
         Finding(path, *positions.of(problem.keys), problem.level, problem.text)
         for problem in problems
     ]
-    return sorted(findings, key=lambda f: (f.line, f.column))
+    return sorted(found, key=lambda f: (f.line, f.column))
 
 
 def _sound(text: str) -> dict[Cell, Tolerance]:

@@ -16,8 +16,9 @@ import tomli
 from tolcal.model import DTYPES, Cell, Tolerance, Values, round_up
 from tolcal.tolerances import parse
 
-_HEADER = re.compile(r"\s*\[([^\[\]]+)\]\s*(#.*)?")
-_KEY = re.compile(r"\s*([A-Za-z0-9_-]+|\"[A-Za-z0-9_-]+\"|'[A-Za-z0-9_-]+')\s*=(.*)", re.DOTALL)
+_NAME = r"(?:[A-Za-z0-9_-]+|\"[A-Za-z0-9_-]+\"|'[A-Za-z0-9_-]+')"
+_HEADER = re.compile(rf"\s*\[(\s*{_NAME}\s*(?:\.\s*{_NAME}\s*)*)\]\s*(#.*)?")
+_KEY = re.compile(rf"\s*({_NAME})\s*=(.*)", re.DOTALL)
 _PAIR = re.compile(r"\s*\{[^#{}\"']*\}\s*(#.*)?", re.DOTALL)
 _PLAIN = re.compile(r"\s*[^#\"'\[{]*?\s*(#.*)?", re.DOTALL)
 NUMBERS = ("atol", "scaled_tol", "bias_tol")
@@ -71,7 +72,9 @@ def canonical(text: str, drop: Iterable[Cell] = ()) -> str:
     ending = _trim(tail)
     lines += ["", *ending] if ending else []
     result = newline.join("\n".join([*_trim(lines), ""]).split("\n"))
-    if _frozen(tomli.loads(result)) != _frozen(_expected(data, sound, dropped)):
+    if not _whole(result) or _frozen(tomli.loads(result)) != _frozen(
+        _expected(data, sound, dropped)
+    ):
         raise OrderError(1, "written in a way that can't be put in order unchanged")
     return result
 
