@@ -94,8 +94,8 @@ def _read(path: Path) -> tuple[dict[Cell, Tolerance], tomlfile.Positions]:
 
 
 def caller() -> Path:
-    """Folder of the file that called into this package; the working folder if there is none."""
-    here = Path(__file__).parent
+    """Folder of the file that called into tolcal; the working folder if there is none."""
+    here = Path(__file__).parents[1]
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = Path(frame.f_code.co_filename)
