@@ -47,9 +47,10 @@ def check(path: Path, *, base: str | None = None, corpus: Path | None = None) ->
         TolcalError: if the file, the project's pyproject.toml or an op.toml can't be read, or
             git knows no commit ``base``.
     """
+    earlier = git.Later(path, base)
     data, text = tomlfile.read(path)
     around = project.around(path.parent)
-    before = git.text(path, base)
+    before = earlier.result()
     old: dict[Cell, Tolerance] = {}
     if before is not None and before != text:
         shorter = git.changed(before, text)

@@ -116,4 +116,5 @@ def _leave(command: Callable[[argparse.Namespace], int], parser: argparse.Argume
     except BrokenPipeError:  # `tolcal-check | head`: the reader has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 1
-    raise SystemExit(status)
+    sys.stderr.flush()
+    os._exit(status)  # without taking apart what was parsed, which takes longer than judging it

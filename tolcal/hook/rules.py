@@ -48,11 +48,16 @@ def ranges(dtype: str) -> dict[tuple[str, ...], Range]:
     form = DTYPES[dtype]
     return {
         ("atol",): Range(2.0**-126, form.max),
-        ("scaled_tol",): Range(0.0, 1 / unit(dtype)),
+        ("scaled_tol",): _scaled(unit(dtype)),
         ("bias_tol",): Range(0.01, 1.0),
         ("allclose", "atol"): Range(form.tiny, form.max),
         ("allclose", "rtol"): Range(form.roundoff, 1.0),
     }
+
+
+@functools.cache
+def _scaled(roundoff: float) -> Range:
+    return Range(0.0, 1 / roundoff)
 
 
 def unit(dtype: str, values: Values | None = None) -> float:
@@ -177,7 +182,7 @@ def _absurd(
         if value is None:
             continue
         if keys == ("scaled_tol",):
-            sensible = Range(0.0, 1 / unit(dtype, values))
+            sensible = _scaled(unit(dtype, values))
         if value < sensible.low:
             yield Problem(
                 (*at, *keys),
