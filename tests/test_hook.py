@@ -383,6 +383,8 @@ def test_which_base(repository: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "")
     done = run(repository, "check", GITHUB_BASE_REF="absent")
     assert done.returncode == 0  # falls back to HEAD
+    with pytest.raises(TolcalError, match="not TOML"):
+        hook.check(write(repository / ".git", "="))  # what git was asked is let go of
     with pytest.raises(TolcalError, match="--base nonsense: git knows no such commit"):
         hook.check(path, base="nonsense")
     with pytest.raises(TolcalError, match="knows no such commit"):

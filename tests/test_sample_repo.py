@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -93,17 +94,22 @@ def test_a_users_path(repository: Path, bin_: Path, home: Path) -> None:
         done.stdout
     )
 
+    readme = (ROOT / "README.md").read_text()
+    block = re.search(r"^```sh tests\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
+    assert block is not None
+    record, fit, approve, report = (shlex.split(line) for line in block.group(1).splitlines())
+
     # Three recorded runs of fresh inputs are 720 records, as many as a control needs.
     for _ in range(3):
-        done = suite(repository, bin_, "--tolcal-record", "out/history")
+        done = suite(repository, bin_, *record[1:])
         assert counts(done) == {"passed": 248}, done.stdout[-2000:]
         assert "240 records in out/history" in done.stdout
         assert "240 of fresh inputs" in done.stdout
     done = run(repository, bin_, "tolcal", "history", "verify")
     assert "720 records of 3 runs in 3 shard(s): good" in done.stdout, done.stderr
-    done = run(repository, bin_, "tolcal", "calibrate", "--json", "out/proposal.json")
+    done = run(repository, bin_, *fit)
     assert done.returncode == 0, done.stderr
-    done = run(repository, bin_, "tolcal", "approve", "out/proposal.json", "--by", "ada")
+    done = run(repository, bin_, *approve)
     assert done.stdout == "1 cell written to tolerances.toml in the name of ada\n", done.stderr
     cell = tolerances.read(repository / "tolerances.toml")["row_softmax", "float32"]
     assert cell.evidence is not None
@@ -116,7 +122,7 @@ def test_a_users_path(repository: Path, bin_: Path, home: Path) -> None:
     done = tool(repository, home, "pre-commit", "run", "--all-files")
     assert done.returncode == 0, done.stdout
     git(repository, "commit", "-q", "-m", "approve")
-    done = suite(repository, bin_, "--tolcal-report")
+    done = suite(repository, bin_, *report[1:])
     assert counts(done) == {"passed": 248}, done.stdout[-2000:]
     row = re.search(r"row_softmax +float32 +240 +([\d.]+) %  tests/test_row_softmax.py::test_row_",
                     done.stdout)  # fmt: skip

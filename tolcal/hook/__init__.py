@@ -47,17 +47,17 @@ def check(path: Path, *, base: str | None = None, corpus: Path | None = None) ->
         TolcalError: if the file, the project's pyproject.toml or an op.toml can't be read, or
             git knows no commit ``base``.
     """
-    earlier = git.Later(path, base)
-    data, text = tomlfile.read(path)
-    around = project.around(path.parent)
-    before = earlier.result()
+    with git.Lookup(path, base) as earlier:
+        data, text = tomlfile.read(path)
+        earlier.go_on()
+        around = project.around(path.parent)
+        ops = project.outline(corpus or around.corpus)
+        before = earlier.text()
     old: dict[Cell, Tolerance] = {}
     if before is not None and before != text:
         shorter = git.changed(before, text)
         old = _sound(shorter) or (_sound(before) if shorter != before else {})
-    context = rules.Context(
-        ops=project.outline(corpus or around.corpus), test_ops=around.test_ops, base=old
-    )
+    context = rules.Context(ops=ops, test_ops=around.test_ops, base=old)
     return findings(path, data, text, context)
 
 

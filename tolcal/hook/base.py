@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import threading
+from collections.abc import Generator
 from pathlib import Path
 
 from tolcal.model import TolcalError
@@ -23,72 +23,83 @@ _HEADER = re.compile(r"([a-z][a-z0-9_]*\.[a-z0-9_]+)(?:\.[A-Za-z0-9_.]+)?\]")
 _INDENTED = re.compile(r"\n[ \t]+\[")
 
 
-def text(path: Path, ref: str | None = None) -> str | None:
-    """``path`` as of the merge base of HEAD and ``ref``; None where git has no such file.
+class Lookup:
+    """``path`` as of the merge base of HEAD and ``ref``, asked for in steps.
+
+    git runs while the caller is at something else: waiting for it would be a tenth of the hook's
+    time, and a thread doesn't get at its answers while tomli parses.
 
     Without ``ref``: the branch that a pull request goes to, as pre-commit or GitHub Actions say,
-    else the default branch, else HEAD. Raises TolcalError for a ``ref`` that git doesn't know.
+    else the default branch, else HEAD.
     """
+
+    def __init__(self, path: Path, ref: str | None = None) -> None:
+        self._steps = _steps(path, ref)
+        self._text: str | None = None
+        self._done = False
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Takes the answer of one step and starts the next."""
+        try:
+            next(self._steps)
+        except StopIteration as end:
+            self._text, self._done = end.value, True
+
+    def text(self) -> str | None:
+        """The file; None where git has no such file. TolcalError if ``ref`` is unknown."""
+        while not self._done:
+            self.go_on()
+        return self._text
+
+    def __enter__(self) -> Lookup:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._steps.close()
+
+
+def _steps(path: Path, ref: str | None) -> Generator[None, None, str | None]:
     wanted = ref or os.environ.get("PRE_COMMIT_FROM_REF") or _pull_request()
     folder = path.resolve().parent
     if not wanted:
-        there = _git(folder, "for-each-ref", "--format=%(refname)", *BRANCHES)
+        there = yield from _git(folder, "for-each-ref", "--format=%(refname)", *BRANCHES)
         if there is None:
             return None  # no git, or not in a repository
         names = set(there.split())
         wanted = next((branch for branch in BRANCHES if branch in names), "HEAD")
-    merge_base = _git(folder, "merge-base", "HEAD", wanted)
-    if merge_base is None and ref and _git(folder, "rev-parse", "--verify", f"{ref}^{{commit}}"):
-        merge_base = ref  # a shallow clone: no common ancestor is known
+    # --end-of-options: a ref is never an option.
+    merge_base = yield from _git(folder, "merge-base", "--end-of-options", "HEAD", wanted)
     if merge_base is None and ref:
-        raise TolcalError(f"--base {ref}: git knows no such commit in {folder}; fetch it first")
-    return _git(folder, "show", f"{(merge_base or 'HEAD').strip()}:./{path.name}")
+        commit = f"{ref}^{{commit}}"
+        # In a shallow clone no common ancestor is known.
+        merge_base = yield from _git(folder, "rev-parse", "--verify", "--end-of-options", commit)
+        if merge_base is None:
+            raise TolcalError(f"--base {ref}: git knows no such commit in {folder}; fetch it first")
+    commit = (merge_base or "HEAD").strip()
+    return (yield from _git(folder, "show", "--end-of-options", f"{commit}:./{path.name}"))
 
 
-class Later(threading.Thread):
-    """``text``, while something else is parsed: git takes a tenth of the hook's time."""
-
-    def __init__(self, path: Path, ref: str | None) -> None:
-        super().__init__(daemon=True)
-        self.path, self.ref = path, ref
-        self.text: str | None = None
-        self.error: TolcalError | None = None
-        self.start()
-
-    def run(self) -> None:
-        """In the thread."""
-        try:
-            self.text = text(self.path, self.ref)
-        except TolcalError as error:
-            self.error = error
-
-    def result(self) -> str | None:
-        """What ``text`` returned; raises what it raised."""
-        self.join()
-        if self.error is not None:
-            raise self.error
-        return self.text
-
-
-def _pull_request() -> str | None:
-    branch = os.environ.get("GITHUB_BASE_REF")
-    return f"refs/remotes/origin/{branch}" if branch else None
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
-    """What git prints, None if it fails. ``--end-of-options``: a ref is never an option."""
-    command, *rest = arguments
-    separator = () if command == "for-each-ref" else ("--end-of-options",)
+def _git(folder: Path, *arguments: str) -> Generator[None, None, str | None]:
+    """Starts git, lets go, and gives what it printed; None if it failed or there is none."""
     try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), command, *separator, *rest],
+        process = subprocess.Popen(
+            ["git", "-C", str(folder), *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             stdin=subprocess.DEVNULL,
         )
     except OSError:
         return None
-    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None
+    with process:
+        yield
+        printed, _ = process.communicate()
+    return printed.decode("utf-8", "replace") if process.returncode == 0 else None
+
+
+def _pull_request() -> str | None:
+    branch = os.environ.get("GITHUB_BASE_REF")
+    return f"refs/remotes/origin/{branch}" if branch else None
 
 
 def changed(old: str, new: str) -> str:
