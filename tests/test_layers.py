@@ -154,7 +154,10 @@ def test_every_stage_is_in_the_table() -> None:
         ("tolcal.report", "torch triton numpy pandas pyarrow jinja2 rich"),
         ("tolcal.report.markdown", "torch triton numpy pandas pyarrow rich"),
         ("tolcal.report.terminal", "torch triton numpy pandas pyarrow"),
-        ("tolcal.hook.commands", "torch triton numpy pandas pyarrow jinja2 rich tomlkit difflib"),
+        (
+            "tolcal.hook.commands",
+            "torch triton numpy pandas pyarrow jinja2 rich tomlkit difflib socket ssl",
+        ),
         ("tolcal.project", "torch triton numpy pandas pyarrow jinja2 rich tomlkit"),
         ("tolcal.testing", "torch triton pandas pyarrow rich tomlkit"),
         ("tolcal.plugin", "torch triton numpy pandas pyarrow rich tomlkit"),

@@ -191,6 +191,9 @@ def _show_op(name: str, op: Op | None, cells: dict[str, Tolerance]) -> None:
         print(f"  bias         {'not judged' if bias is None else f'at most {bias:g}'}")
         pair = tolerance.allclose
         print(f"  allclose     atol={pair.atol:g}, rtol={pair.rtol:g} (torch.testing)")
+        for device, values in tolerance.on.items():
+            print(f"  on {device:<10}residual <= {values.atol:g} + {values.scaled_tol:g} u "
+                  "(|ref| + sigma)")  # fmt: skip
         evidence, mark = tolerance.evidence, tolerance.approved
         if evidence is not None:
             held = evidence.held_out

@@ -181,7 +181,7 @@ def _part(
         for leader in (shown, xp.where(mismatch, zero, scaled), mismatch * 1.0):
             index = leader.argmax()
             elements = (wide, ref, residual, allowed, scaled)
-            figures += [index, *(element[index] for element in elements)]
+            figures += [index, *(element.take(index) for element in elements)]
     if xp is np:
         return start, [float(figure) for figure in figures]
     numbers: list[float] = xp.stack([figure.to(xp.float64) for figure in figures]).tolist()

@@ -11,9 +11,26 @@ from typing import Any, Literal
 import msgspec
 
 from tolcal import tomlfile
-from tolcal.model import DTYPES, NAME, Cell, TolcalError, Tolerance, Values
+from tolcal.model import (
+    DTYPES,
+    NAME,
+    AllClose,
+    Approved,
+    Cell,
+    Evidence,
+    HeldOut,
+    TolcalError,
+    Tolerance,
+    Values,
+)
 
 SCHEMA = 1
+#: Every key that a cell may hold, at any depth.
+FIELDS = {
+    field
+    for part in (Tolerance, AllClose, Evidence, HeldOut, Approved)
+    for field in part.__struct_fields__
+}
 #: Device classes, as `Environment.device_class` has them.
 DEVICE_CLASS = re.compile(r"sm_[0-9]{2,3}[a-z]?|gfx[0-9a-f]{3,5}|cpu")
 
@@ -62,7 +79,7 @@ def parse(data: Mapping[str, Any]) -> tuple[dict[Cell, Tolerance], list[Problem]
         if op == "schema":
             continue
         if not NAME.fullmatch(op):
-            problems.append(Problem((op,), f"no name of an op, which matches {NAME.pattern}"))
+            problems.append(Problem((op,), f"no name of an op; rename it to match {NAME.pattern}"))
         elif not isinstance(by_dtype, dict):
             problems.append(Problem((op,), f"expected tables [{op}.<dtype>]"))
         else:
@@ -81,7 +98,13 @@ def _cell(at: Cell, table: Any, cells: dict[Cell, Tolerance], problems: list[Pro
         tolerance = msgspec.convert(plain, Tolerance)
     except msgspec.ValidationError as error:
         keys, reason = tomlfile.blame(plain, Tolerance, error)
-        problems.append(Problem((*at, *keys), reason))
+        if "unknown field" in reason:
+            remedy = f"drop it{tomlfile.did_you_mean(keys[-1], FIELDS)}"
+        elif "missing required field" in reason:
+            remedy = "add it, or take the calibrated cell (`tolcal calibrate`, `tolcal approve`)"
+        else:
+            remedy = "write it as `tolcal approve` does"
+        problems.append(Problem((*at, *keys), f"{reason}; {remedy}"))
         return
     wrong = [Problem((*at, *keys), what) for keys, what in _wrong_numbers(tolerance)]
     for device, values in tolerance.on.items():
