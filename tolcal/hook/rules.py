@@ -160,7 +160,7 @@ def _values(
             f"is the approval of the numbers before these; restore them, or {REMEDY}",
         )
     why = loosened(dtype, old, values)
-    if why and not (fresh and approved and approved.reason):
+    if why and not (approved and approved.reason):
         yield Problem(
             at,
             f"looser than before ({why}) without a reason; restore it, or approve a proposal with "
