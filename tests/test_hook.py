@@ -227,7 +227,8 @@ def test_an_unreadable_file_and_an_unknown_base(tmp_path: Path) -> None:
 def test_cells_of_ops_that_are_gone_or_misspelt(tmp_path: Path) -> None:
     """Unknown ops and dtypes are errors, with what was meant."""
     make_op(tmp_path, "softmix")
-    (tmp_path / "corpus" / "notes").mkdir()  # no op
+    (tmp_path / "corpus" / "notes" / "op.toml").mkdir(parents=True)  # no op
+    (tmp_path / "corpus" / "README").touch()
     path = write(tmp_path, GOOD)
     assert "no op 'softmax' in the corpus; did you mean 'softmix'?" in hook.check(path)[1].what
     make_op(tmp_path, "softmax", dtypes='"float32"')

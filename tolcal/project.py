@@ -77,15 +77,13 @@ def _table(path: Path) -> Mapping[str, Any] | None:
 def outline(corpus: Path) -> dict[str, Outline] | None:
     """Each op of a corpus; None if there is no such folder, or no op in it."""
     ops = {}
-    for name in os.listdir(corpus) if corpus.is_dir() else ():
+    for name in _listed(corpus):
         folder = os.path.join(corpus, name)  # Path costs as much as the parsing
-        path = os.path.join(folder, "op.toml")
-        if not os.path.isfile(path):
+        data = _head(os.path.join(folder, "op.toml"))
+        if data is None:
             continue
-        data = _head(path)
         dtypes, legacy = data.get("dtypes"), data.get("legacy_atol")
-        kernels = os.path.join(folder, "kernels")
-        files = os.listdir(kernels) if os.path.isdir(kernels) else []
+        files = _listed(os.path.join(folder, "kernels"))
         ops[name] = Outline(
             dtypes=tuple(map(str, dtypes)) if isinstance(dtypes, list) else (),
             legacy_atol={
@@ -98,10 +96,28 @@ def outline(corpus: Path) -> dict[str, Outline] | None:
     return ops or None
 
 
-def _head(path: str) -> Mapping[str, Any]:
-    """What stands before an op.toml's tables, and its [legacy_atol]: a fifth of the whole."""
-    with open(path, encoding="utf-8", errors="replace") as file:
-        first, *tables = file.read(MAX_HEAD).split("\n[")
+def _listed(folder: Path | str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def _head(path: str) -> Mapping[str, Any] | None:
+    """What stands before an op.toml's tables, and its [legacy_atol]: a fifth of the whole.
+
+    None if there is no such file to read.
+    """
+    try:
+        file = os.open(path, os.O_RDONLY)
+        try:
+            raw = os.read(file, MAX_HEAD)
+        finally:
+            os.close(file)
+    except OSError:
+        return None
+    text = raw.decode("utf-8", "replace").replace("\r\n", "\n")
+    first, *tables = text.split("\n[")
     legacy = [table for table in tables if table.startswith("legacy_atol]")]
     try:
         return tomli.loads("\n[".join([first, *legacy]))

@@ -50,7 +50,7 @@ ENV = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"
 
 def main(runs: int) -> None:
     """Prints the table."""
-    tools = Path(sys.executable).parent
+    tools, text = Path(sys.executable).parent, thousand()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         subprocess.run([sys.executable, "-m", "venv", "env"], cwd=folder, check=True)
@@ -61,28 +61,31 @@ def main(runs: int) -> None:
         for file in ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md"):
             shutil.copy(ROOT / file, source)
         subprocess.run([*pip, "install", str(source)], check=True, env=ENV)
-        repository = folder / "repository"
-        repository.mkdir()
-        path = repository / "tolerances.toml"
-        path.write_text(thousand())
-        for op in set(re.findall(r"(?m)^\[(\w+)\.\w+\]$", path.read_text())):
+        alone, repository = folder / "alone", folder / "repository"
+        for place in (alone, repository):
+            place.mkdir()
+            (place / "tolerances.toml").write_text(text)
+        for op in set(re.findall(r"(?m)^\[(\w+)\.\w+\]$", text)):
             shutil.copytree(ROOT / "corpus" / op.rpartition("_")[0], repository / "corpus" / op)
         for command in ("init -q -b main .", "add -A", "commit -q -m one"):
             user = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
             subprocess.run(["git", *user, *command.split()], cwd=repository, check=True)
-        # One cell changed by a widening, so that the merge base has to be read as well.
-        text = path.read_text()
-        path.write_text(text.replace('by = "the tolcal maintainers"', 'by = "somebody"', 1))
+        # One cell changed, so that the merge base has to be read as well.
+        other = text.replace('by = "the tolcal maintainers"', 'by = "somebody"', 1)
+        (repository / "tolerances.toml").write_text(other)
+        hook = [str(scripts / "tolcal-check"), "tolerances.toml"]
+        other_tool = str(tools / "check-jsonschema")
         commands = {
-            "tolcal-check": [str(scripts / "tolcal-check"), path.name],
-            "check-jsonschema": [
-                str(tools / "check-jsonschema"), "--schemafile", str(SCHEMA), path.name,
-            ],
+            "`tolcal-check`, the file alone": (alone, hook),
+            "`tolcal-check`, with corpus and a changed cell": (repository, hook),
+            "`check-jsonschema`, the file alone": (
+                alone, [other_tool, "--schemafile", str(SCHEMA), "tolerances.toml"],
+            ),
         }  # fmt: skip
         taken: dict[str, list[float]] = {tool: [] for tool in commands}
         for run in range(runs + 1):
-            for tool, command in commands.items():
-                seconds = wall(command, repository)
+            for tool, (place, command) in commands.items():
+                seconds = wall(command, place)
                 if run:  # the first fills the caches
                     taken[tool].append(seconds)
     cores = len(os.sched_getaffinity(0))
@@ -91,7 +94,7 @@ def main(runs: int) -> None:
     print("| | median | least | most |\n|---|---:|---:|---:|")
     for tool, values in taken.items():
         low, high = min(values), max(values)
-        print(f"| `{tool}` | {1000 * statistics.median(values):.0f} ms | {1000 * low:.0f} ms | "
+        print(f"| {tool} | {1000 * statistics.median(values):.0f} ms | {1000 * low:.0f} ms | "
               f"{1000 * high:.0f} ms |")  # fmt: skip
 
 

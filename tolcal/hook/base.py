@@ -108,7 +108,7 @@ def changed(old: str, new: str) -> str:
     Parsing both whole would double the hook's time. Where anything but plain tables of cells
     differs, or a string may hold what looks like a table, ``old`` is given back whole.
     """
-    if '"""' in old + new or "'''" in old + new:
+    if any(quote in text for quote in ('"""', "'''") for text in (old, new)):
         return old
     before, after = old.split("\n["), new.split("\n[")
     same = set(before) & set(after)
@@ -120,5 +120,6 @@ def changed(old: str, new: str) -> str:
         if header is None or _INDENTED.search(piece):
             return old
         cells.add(header.group(1))
-    kept = [p for p in before if (header := _HEADER.match(p)) and header.group(1) in cells]
+    starts = tuple(f"{cell}{end}" for cell in cells for end in ".]")
+    kept = [piece for piece in before if piece.startswith(starts)]
     return "\n[".join(["schema = 1", *kept])
