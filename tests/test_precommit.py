@@ -130,6 +130,7 @@ def test_the_hooks_environment_is_small(home: Path) -> None:
     names = {p.name for p in sites[0].iterdir() if not re.match(r"pip|setuptools|wheel", p.name)}
     assert {"tolcal", "msgspec", "tomli", "tomlkit"} <= names
     assert not names & {"numpy", "torch", "pandas", "pyarrow", "triton", "rich", "requests"}
+    assert (sites[0] / "tolcal/hook/tolerances.schema.json").is_file()
     files = [p for name in names for p in ((sites[0] / name), *(sites[0] / name).rglob("*"))]
     size = sum(p.stat().st_size for p in files if p.is_file())
     assert size <= 25e6
