@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -390,3 +392,24 @@ def test_what_a_mixture_of_kinds_does(cells: Path) -> None:
     testing.assert_close(x * 2, double, inputs=[np.ones(3, np.float32)], op="double")
     testing.assert_close(x * 2, np.full(3, 2.0), op="double")
     testing.assert_close(np.full(3, 2.0, np.float32), torch.full((3,), 2.0).double(), op="double")
+
+
+def test_numpy_alone_is_enough(cells: Path) -> None:
+    """Where torch and the report's libraries are missing, arrays are judged all the same."""
+    code = f"""
+import sys
+for name in ("torch", "triton", "pandas", "pyarrow", "rich", "jinja2", "requests"):
+    sys.modules[name] = None
+import numpy as np
+from tolcal.testing import assert_close
+x = np.ones((3, 5), np.float32)
+options = {{"op": "double", "tolerances": {str(cells)!r}}}
+assert_close(x * 2, lambda x: x * 2, inputs=[x], **options)
+assert_close(x * 2, np.full((3, 5), 2.0), **options)
+try:
+    assert_close(x * 3, lambda x: x * 2, inputs=[x], **options)
+except AssertionError as error:
+    print(str(error).splitlines()[2])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("Mismatched elements: 15 / 15 (100.0%)\n", "")

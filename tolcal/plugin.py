@@ -31,7 +31,11 @@ class _State:
         path = config.getoption("--tolcal-record")
         self.fresh = path is not None or given is not None
         self.seed = secrets.randbits(62) if given is None else int(given)
-        if path is not None:
+        # The controller of pytest-xdist runs no test itself.
+        self.spread = config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput")
+        if self.spread:
+            self.lines = ["tests ran in workers: each has recorded into a file of its own"]
+        elif path is not None:
             self.recorder = _recorder(_path(config, Path(path)), self.seed)
         if config.getoption("--tolcal-report"):
             from tolcal.testing.observing import Headroom as Report
@@ -123,13 +127,14 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """Says what was recorded and how near the limits the tests came."""
     state = config.stash[_STATE]
-    if state.recorder is not None:
+    if state.recorder is not None or (state.spread and config.getoption("--tolcal-record")):
         terminalreporter.section("tolcal: records")
         for line in state.lines:
             terminalreporter.write_line(line)
     if state.headroom is not None:
         terminalreporter.section("tolcal: share of the tolerance that was used")
-        for line in state.headroom.lines():
+        lines = ["not known here: tests ran in workers"] if state.spread else None
+        for line in lines or state.headroom.lines():
             terminalreporter.write_line(line)
 
 

@@ -88,6 +88,7 @@ def _git(folder: Path, *arguments: str) -> Generator[None, None, str | None]:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             stdin=subprocess.DEVNULL,
+            env=os.environ | {"GIT_NO_LAZY_FETCH": "1"},  # a partial clone fetches on demand
         )
     except OSError:
         return None
