@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tolcal import bounds
 from tolcal.calibrate import fit
-from tolcal.model import DTYPES, ENVELOPE_GRID, AllClose, TolcalError, Tolerance
+from tolcal.model import DTYPES, ENVELOPE_GRID, AllClose, TolcalError, Tolerance, round_up
 
 U = 2.0**-24
 GRID = np.array(ENVELOPE_GRID)
@@ -157,7 +157,7 @@ def test_rows_without_any_residual_get_the_floor() -> None:
         1.0,
     )
     got = fit.residual(rows, None, "float32", 2.0)
-    assert (got.atol, got.scaled_tol) == (bounds.round_up(2.0**-125), 2.0)
+    assert (got.atol, got.scaled_tol) == (round_up(2.0**-125), 2.0)
 
 
 @settings(deadline=None, max_examples=150, derandomize=True)

@@ -44,7 +44,7 @@ def test_every_command_runs(copy: Path) -> None:
     (tools / "tolcal").chmod(0o755)
     path = f"{tools}{os.pathsep}{os.environ['PATH']}"
     listed = commands("sh")
-    assert len(listed) == 17
+    assert len(listed) == 20
     for command in listed:
         if command in MAKE:
             assert command in (ROOT / ".ci" / "run").read_text()
@@ -62,6 +62,18 @@ def test_every_command_runs(copy: Path) -> None:
             assert table.strip() == done.stdout.split("\n", 2)[2].strip()
         if command.startswith("tolcal calibrate --rule paper"):
             assert "1.48e-05" in done.stdout  # layernorm float32, as published
+
+
+def test_the_python_example_runs(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one, as a file of a repository; the second is a test that uses the fixture."""
+    example, fixture = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    (copy / "example.py").write_text(f"import torch\ntorch.manual_seed(0)\n{example}")
+    done = subprocess.run(
+        [sys.executable, "example.py"], cwd=copy, env=os.environ | {"PYTHONPATH": str(copy)},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "def test_softmax(tolcal):" in fixture
 
 
 def test_gpu_commands_are_commands() -> None:

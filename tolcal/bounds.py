@@ -8,8 +8,6 @@ exact. All functions take arrays over records: envelopes of shape [rows, grid], 
 
 from __future__ import annotations
 
-import math
-
 import msgspec
 import numpy as np
 import numpy.typing as npt
@@ -105,15 +103,3 @@ def half_gap(dtype: str, value: float) -> float:
 def allowed(tolerance: Tolerance, dtype: str, roundoff: float, scale: float, ref: float) -> float:
     """What is allowed of |out - ref| at an element of that scale and reference value."""
     return tolerance.atol + tolerance.scaled_tol * roundoff * scale + half_gap(dtype, ref)
-
-
-def round_up(value: float, digits: int = 3) -> float:
-    """To ``digits`` significant digits, never down: a printed limit is never tighter."""
-    if value <= 0 or not math.isfinite(value):
-        return value
-    exponent = math.floor(math.log10(value)) - digits + 1
-    for step in (0, 1):
-        rounded = float(f"{math.floor(value / 10.0**exponent) + step}e{exponent}")
-        if rounded >= value:
-            return rounded
-    return float(f"{math.floor(value / 10.0**exponent) + 2}e{exponent}")

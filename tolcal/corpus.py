@@ -5,7 +5,6 @@ and ``buggy/<name>.py``. Adding a kernel is adding a file.
 """
 
 import ast
-import difflib
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -84,7 +83,7 @@ def select(ops: tuple[Op, ...], names: Iterable[str]) -> tuple[Op, ...]:
     for name in wanted:
         if name not in known:
             raise TolcalError(
-                f"no op or kernel {name!r} in the corpus{did_you_mean(name, known)}; "
+                f"no op or kernel {name!r} in the corpus{tomlfile.did_you_mean(name, known)}; "
                 "`tolcal show` lists what there is"
             )
     chosen = []
@@ -98,12 +97,6 @@ def select(ops: tuple[Op, ...], names: Iterable[str]) -> tuple[Op, ...]:
             kernels = tuple(k for k in op.kernels if k.name in need)
             chosen.append(msgspec.structs.replace(op, kernels=kernels))
     return tuple(chosen)
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """``; did you mean 'softmax'?`` or nothing."""
-    close = difflib.get_close_matches(name, sorted(known), 1)
-    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def load_op(folder: Path) -> Op:
@@ -123,7 +116,7 @@ def load_op(folder: Path) -> Op:
     for keys, names in ((("dtypes",), spec.dtypes), (("compute_dtype",), [spec.compute_dtype])):
         for name in names:
             if name not in DTYPES:
-                hint = did_you_mean(name, DTYPES)
+                hint = tomlfile.did_you_mean(name, DTYPES)
                 raise bad(keys, f"unknown dtype {name!r}{hint}; known: {', '.join(DTYPES)}")
     if not spec.dtypes:
         raise bad(("dtypes",), "empty; list at least one")
@@ -188,7 +181,7 @@ def _check_shape(
 ) -> None:
     for dim in shape:
         if dim not in dims:
-            hint = did_you_mean(dim, dims)
+            hint = tomlfile.did_you_mean(dim, dims)
             raise bad(keys, f"dim {dim!r} is not in [dims] ({', '.join(dims)}){hint}")
 
 
@@ -215,7 +208,7 @@ def _kernels(folder: Path, spec: _OpToml, bad: _Bad) -> tuple[Kernel, ...]:
                         "control it is made from) and `fault` (what is wrong)"
                     )
                 if entry.corrupts not in controls:
-                    hint = did_you_mean(entry.corrupts, controls)
+                    hint = tomlfile.did_you_mean(entry.corrupts, controls)
                     raise bad(
                         ("buggy", name, "corrupts"),
                         f"no control {entry.corrupts!r} in kernels/{hint}",
@@ -250,7 +243,7 @@ def _kernels(folder: Path, spec: _OpToml, bad: _Bad) -> tuple[Kernel, ...]:
             raise bad(("buggy", name), f"there is no buggy/{name}.py; add it or drop the table")
     for name in spec.kernels:
         if name not in names:
-            raise bad(("kernels", name), f"no such kernel{did_you_mean(name, names)}")
+            raise bad(("kernels", name), f"no such kernel{tomlfile.did_you_mean(name, names)}")
     return tuple(found)
 
 

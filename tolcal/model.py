@@ -4,11 +4,12 @@ Nothing here computes; every stage takes and returns these. Floats of a record a
 representable in float32, because that is what the history stores (see ``history``).
 """
 
+import decimal
 import hashlib
 import math
 import re
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -92,6 +93,18 @@ def digest(*parts: object) -> str:
     """16 hex digits over ``parts``: the name of a value in ids, file names and comments."""
     raw = msgspec.json.encode(parts, order="sorted")
     return hashlib.sha256(raw).hexdigest()[:16]
+
+
+def round_up(value: float, digits: int = 3) -> float:
+    """To ``digits`` significant digits, never down: a printed limit is never tighter."""
+    if value <= 0 or not math.isfinite(value):
+        return value
+    nearest = float(f"{value:.{digits - 1}e}")
+    if nearest >= value:
+        return nearest if math.isfinite(nearest) else value
+    above = decimal.Context(prec=digits, rounding=decimal.ROUND_CEILING)
+    rounded = float(above.create_decimal_from_float(value))
+    return rounded if math.isfinite(rounded) else value
 
 
 def plural(count: int, one: str, many: str | None = None) -> str:
@@ -282,6 +295,9 @@ class Record(msgspec.Struct, frozen=True):
 # --- tolerances -----------------------------------------------------------------------------
 
 
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
 class AllClose(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """For plain ``torch.testing.assert_close`` against a reference in the kernel's dtype."""
 
@@ -292,8 +308,8 @@ class AllClose(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class HeldOut(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Runs judged by tolerances fitted without them, and how many had any false alarm."""
 
-    runs: int
-    red: int
+    runs: Count
+    red: Count
 
 
 class Evidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -301,13 +317,14 @@ class Evidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     rule: str
     margin: float
-    rows: int
-    runs: int
+    rows: Count
+    runs: Count
     devices: tuple[str, ...]
     held_out: HeldOut
     history: str
     detectable_recall: float | None = None  # None: the op has no detectable buggy row
     roundoff: float | None = None  # u that scaled_tol is in units of; None: the record's own
+    scale: float | None = None  # median |ref| + sigma, where tighter and looser are told apart
 
 
 class Approved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -317,12 +334,12 @@ class Approved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     at: str
     digest: str
     value: str
-    pr: int | None = None
-    reason: str | None = None
+    pr: Count | None = None
+    reason: str | None = None  # of a widening
 
 
-class Tolerance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One cell: an element passes if residual <= atol + scaled_tol*u*(|ref| + sigma)."""
+class Values(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An element passes if residual <= atol + scaled_tol*u*(|ref| + sigma)."""
 
     atol: float
     scaled_tol: float
@@ -334,14 +351,28 @@ class Tolerance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def value_digest(self) -> str:
         """16 hex digits over the numbers alone, so that the hook can recompute it."""
-        return digest(
-            "value",
-            self.atol,
-            self.scaled_tol,
-            self.bias_tol,
-            self.allclose.atol,
-            self.allclose.rtol,
-        )
+        return digest("value", *self.numbers.values())
+
+    @property
+    def numbers(self) -> dict[tuple[str, ...], float | None]:
+        """The five numbers by their keys in the file."""
+        return {
+            ("atol",): self.atol,
+            ("scaled_tol",): self.scaled_tol,
+            ("bias_tol",): self.bias_tol,
+            ("allclose", "atol"): self.allclose.atol,
+            ("allclose", "rtol"): self.allclose.rtol,
+        }
+
+
+class Tolerance(Values, frozen=True, forbid_unknown_fields=True):
+    """One cell, and what holds instead on single device classes."""
+
+    on: Mapping[str, Values] = {}
+
+    def for_device(self, device_class: str) -> Values:
+        """The values that hold on ``sm_90``, ``gfx942`` or ``cpu``."""
+        return self.on.get(device_class, self)
 
 
 Cell = tuple[str, str]  # (op, dtype)

@@ -1,6 +1,7 @@
 """TOML files into checked values; every refusal names file, line, what is wrong and the remedy."""
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,8 +33,10 @@ def read(path: Path) -> tuple[dict[str, Any], str]:
     except tomli.TOMLDecodeError as error:
         # tomli's message is "reason (at line L, column C)" or "... (at end of document)"
         reason, _, _ = str(error).partition(" (at ")
+        twice = " twice" in reason or "overwrite" in reason
+        remedy = "keep one of the two" if twice else "mend the syntax there"
         raise TolcalError(
-            f"{path}:{error.lineno}:{error.colno}: not TOML: {reason}; mend the syntax there"
+            f"{path}:{error.lineno}:{error.colno}: not TOML: {reason}; {remedy}"
         ) from None
     except (RecursionError, ValueError):  # ValueError: an integer of thousands of digits
         raise TolcalError(
@@ -46,13 +49,17 @@ def convert(data: Any, into: type[T], path: Path, text: str, at: tuple[str, ...]
     try:
         return msgspec.convert(data, into)
     except msgspec.ValidationError as error:
-        reason, _, where = str(error).partition(" - at `")
-        keys = _failing_keys(data, into, str(error), where)
-        unknown = re.search(r"unknown field `([^`]*)`", reason)
-        if unknown:
-            keys = (*keys, unknown.group(1))
+        keys, reason = blame(data, into, error)
         name = ".".join((*at, *keys)) or "the file"
         raise TolcalError(f"{path}:{line_of(text, (*at, *keys))}: {name}: {reason}") from None
+
+
+def blame(data: Any, into: Any, error: msgspec.ValidationError) -> tuple[tuple[str, ...], str]:
+    """Which keys of ``data`` made msgspec refuse it, and its reason."""
+    reason, _, where = str(error).partition(" - at `")
+    keys = _failing_keys(data, into, str(error), where)
+    unknown = re.search(r"unknown field `([^`]*)`", reason)
+    return ((*keys, unknown.group(1)) if unknown else keys), reason
 
 
 def _failing_keys(data: Any, into: Any, message: str, where: str) -> tuple[str, ...]:
@@ -86,28 +93,76 @@ def _failing_entry(
     return next(iter(table), "")
 
 
-def line_of(text: str, keys: tuple[str, ...]) -> int:
-    """Best line (from 1) for a dotted key: its table header, then the key below it.
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """``; did you mean 'softmax'?`` or nothing."""
+    import difflib  # as dear as all else here, and only for messages
 
-    tomli gives no positions and tomlkit takes a second for a large file, so scan the lines.
+    close = difflib.get_close_matches(name, sorted(known), 1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def line_of(text: str, keys: tuple[str, ...]) -> int:
+    """Best line (from 1) for a dotted key: its table header, then the key below it."""
+    return Positions(text).of(keys)[0]
+
+
+class Positions:
+    """Where each dotted key stands first.
+
+    tomli gives no positions and tomlkit takes a second for a large file, so the text is scanned:
+    for table headers once, when the first key is asked for, and then the tables in question.
     """
-    wanted = [key.strip('"') for key in keys]
-    best, depth, table = 1, 0, list[str]()
-    for number, line in enumerate(text.splitlines(), 1):
-        header = re.match(r"\s*\[+\s*([^\]]+?)\s*\]+", line)
-        if header:
-            table = [part.strip().strip("\"'") for part in header.group(1).split(".")]
-            here = table
-        else:
-            key = re.match(r"\s*([\w\"'.-]+)\s*=", line)
-            if not key:
-                continue
-            here = table + [part.strip("\"'") for part in key.group(1).split(".")]
-        common = 0
-        for got, want in zip(here, wanted, strict=False):
-            if got != want:
-                break
-            common += 1
-        if common in (len(here), len(wanted)) and common > depth:
-            best, depth = number, common
-    return best
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        #: Each path of a header, and each part of one from the left: its offset.
+        self.headers: dict[tuple[str, ...], int] = {}
+        #: Each path of a header: from where to where its table goes.
+        self.tables: dict[tuple[str, ...], tuple[int, int]] = {}
+
+    def of(self, keys: tuple[str, ...]) -> tuple[int, int]:
+        """Line and column (from 1) of the key, or of the nearest thing around it."""
+        if not self.tables:
+            self._scan()
+        wanted = tuple(key.strip('"') for key in keys)
+        offset, best = 0, 0
+        for length in range(len(wanted), -1, -1):
+            around = wanted[:length]
+            if length > best and around in self.headers:
+                offset, best = self.headers[around], length
+            if around in self.tables:
+                place, depth = self._key(*self.tables[around], wanted[length:])
+                if length + depth > best:
+                    offset, best = place, length + depth
+        before = self.text.rfind("\n", 0, offset)
+        return self.text.count("\n", 0, offset) + 1, offset - before
+
+    def _scan(self) -> None:
+        path: tuple[str, ...] = ()
+        start = 0
+        for header in re.finditer(r"(?m)^[ \t]*\[+[ \t]*([^\]\n]+?)[ \t]*\]", self.text):
+            self.tables.setdefault(path, (start, header.start()))
+            path, start = _parts(header.group(1)), header.end()
+            # Longest first: once a path is known, what is around it is known too.
+            for length in range(len(path), 0, -1):
+                if path[:length] in self.headers:
+                    break
+                self.headers[path[:length]] = header.start(1)
+        self.tables.setdefault(path, (start, len(self.text)))
+
+    def _key(self, start: int, end: int, wanted: tuple[str, ...]) -> tuple[int, int]:
+        """Offset of the key that shares most of ``wanted``, and how much that is."""
+        offset, best = 0, 0
+        pattern = re.compile(r"(?m)^[ \t]*([\w\"'.-]+)[ \t]*=.*")
+        for key in pattern.finditer(self.text, start, end):
+            here = _parts(key.group(1))
+            if here[: len(wanted)] == wanted[: len(here)] and min(len(here), len(wanted)) > best:
+                offset, best = key.start(1), min(len(here), len(wanted))
+                inner = re.search(rf"\b{re.escape(wanted[-1])}\s*=", key.group(0))
+                if len(here) == len(wanted) - 1 and inner:  # a key of an inline table
+                    offset, best = key.start() + inner.start(), len(wanted)
+        return offset, best
+
+
+def _parts(path: str) -> tuple[str, ...]:
+    return tuple(part.strip().strip("\"'") for part in path.split("."))

@@ -41,6 +41,7 @@ from tolcal.model import (
     Tolerances,
     digest,
     plural,
+    round_up,
 )
 
 __all__ = ["baseline", "calibrate", "judged_rows", "locked"]
@@ -196,6 +197,7 @@ def _cell(
     runs = int(used["run_id"].nunique())
     names = sorted(str(name) for name in used["device"].unique())
     held = held_out_of(alarms)
+    scale, ref = _median_element(used)
     if tolerance is not None:
         tolerance = Tolerance(
             atol=tolerance.atol,
@@ -212,9 +214,9 @@ def _cell(
                 history=history_digest,
                 detectable_recall=_rounded(total.detectable_recall),
                 roundoff=members_all[0].arrays.roundoff,
+                scale=round_up(scale),
             ),
         )
-    scale, ref = _median_element(used)
     roundoff = float(used["roundoff"].iloc[0])
     half = bounds.half_gap(dtype, ref)
 

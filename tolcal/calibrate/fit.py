@@ -9,7 +9,7 @@ import numpy as np
 
 from tolcal import bounds
 from tolcal.bounds import GRID, Floats
-from tolcal.model import DTYPES, AllClose, TolcalError, Tolerance
+from tolcal.model import DTYPES, AllClose, TolcalError, Tolerance, round_up
 
 PAPER_PERCENTILE = 95
 PAPER_FACTOR = 1.5
@@ -115,8 +115,8 @@ def residual(rows: Rows, wide: Rows | None, dtype: str, margin: float) -> Tolera
     atol, c = joint(own, rows.scales, rows.rms, rows.roundoff)
     plain_atol, plain_c = joint(own_abs, rows.scales_abs, rows.rms, rows.roundoff)
     return Tolerance(
-        atol=bounds.round_up(margin * atol),
-        scaled_tol=bounds.round_up(margin * c),
+        atol=round_up(margin * atol),
+        scaled_tol=round_up(margin * c),
         allclose=allclose(margin * plain_atol, margin * plain_c, rows.roundoff, dtype),
         bias_tol=bias_tol(rows, margin),
     )
@@ -132,7 +132,7 @@ def allclose(atol: float, c: float, roundoff: float, dtype: str) -> AllClose:
     rtol = (c * roundoff + 2 * out.roundoff) * (1 + out.roundoff)
     # Near zero roundings are absolute, and so is what the bound's share of |ref| lacks for them.
     absolute = atol + out.tiny * (1 + c * roundoff)
-    return AllClose(atol=bounds.round_up(absolute), rtol=bounds.round_up(rtol))
+    return AllClose(atol=round_up(absolute), rtol=round_up(rtol))
 
 
 def bias_tol(rows: Rows, margin: float) -> float | None:

@@ -13,6 +13,7 @@ import traceback
 
 from tolcal import __version__
 from tolcal.cli import options
+from tolcal.hook import commands as hook
 from tolcal.model import TolcalError
 
 #: Top-level module -> the extra that brings it.
@@ -39,7 +40,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = build_parser()
     args = parser.parse_args(argv)
     try:
-        module = importlib.import_module(f"tolcal.cli.{args.module}")
+        name = args.module if "." in args.module else f"tolcal.cli.{args.module}"
+        module = importlib.import_module(name)
         status: int = getattr(module, args.function)(args)
         return status
     except TolcalError as error:
@@ -181,6 +183,17 @@ def build_parser() -> argparse.ArgumentParser:
     show.add_argument("op", nargs="?", metavar="OP")
     show.add_argument("--tolerances", metavar="F", help="the file to read")
     options.add_corpus(show)
+
+    hook.add_check(command(
+        "check", "tolcal.hook.commands", "check",
+        "validate tolerances.toml, as the hook does",
+        "tolcal check tolerances.toml",
+    ))  # fmt: skip
+    hook.add_format(command(
+        "format", "tolcal.hook.commands", "reformat",
+        "put tolerances.toml in canonical order and rounding; comments stay",
+        "tolcal format tolerances.toml",
+    ))  # fmt: skip
 
     replay = command(
         "replay", "measuring", "replay",

@@ -28,6 +28,7 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     profile: str = "default"
     triton_cache: str = ""
     cases: Cases = Cases()
+    test_ops: tuple[str, ...] = ()  # ops that only tests know: see `project`
 
 
 class Config(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from tolcal import corpus, tolerances
+from tolcal import corpus, tolerances, tomlfile
 from tolcal.cli import config
 from tolcal.model import Approved, Cell, CellProposal, Op, TolcalError, Tolerance, one_line, plural
 from tolcal.report import FORMATS, text
@@ -62,7 +62,7 @@ def _ops_if_any(folder: Path) -> tuple[Op, ...]:
 def report(args: argparse.Namespace) -> int:
     """``tolcal report``."""
     if args.format not in FORMATS:
-        hint = corpus.did_you_mean(args.format, FORMATS)
+        hint = tomlfile.did_you_mean(args.format, FORMATS)
         raise TolcalError(f"--format {args.format}: known are {', '.join(FORMATS)}{hint}")
     rendered = FORMATS[args.format](read(Path(args.proposal)))
     if args.out:
@@ -113,7 +113,7 @@ def approve(args: argparse.Namespace) -> int:
             at=now,
             digest=document.proposal.digest,
             value=cell.tolerance.value_digest,
-            reason=args.widen if cell.state == "looser" else None,
+            reason=args.widen if (cell.tightening or 1.0) < 1.0 else None,
         )
         values[cell.op, cell.dtype] = msgspec.structs.replace(cell.tolerance, approved=approved)
     tolerances.write(settings.tolerances, values)
@@ -128,7 +128,7 @@ def _chosen(cells: list[CellProposal], wanted: list[str]) -> list[CellProposal]:
     for name in wanted:
         hits = {k: c for k, c in names.items() if k == name or k.startswith(f"{name}/")}
         if not hits:
-            hint = corpus.did_you_mean(name, [*names, *(c.op for c in cells)])
+            hint = tomlfile.did_you_mean(name, [*names, *(c.op for c in cells)])
             raise TolcalError(
                 f"{name}: no new or tighter cell of that name{hint} (looser ones need --widen "
                 "REASON)"
@@ -149,7 +149,7 @@ def show(args: argparse.Namespace) -> int:
     ops = _ops_if_any(settings.corpus)
     names = sorted({op.name for op in ops} | {op for op, _ in approved})
     if args.op is not None and args.op not in names:
-        hint = corpus.did_you_mean(args.op, names)
+        hint = tomlfile.did_you_mean(args.op, names)
         raise TolcalError(f"no op {args.op!r} in {settings.corpus} or {settings.tolerances}{hint}")
     if not names:
         raise TolcalError(
@@ -191,6 +191,9 @@ def _show_op(name: str, op: Op | None, cells: dict[str, Tolerance]) -> None:
         print(f"  bias         {'not judged' if bias is None else f'at most {bias:g}'}")
         pair = tolerance.allclose
         print(f"  allclose     atol={pair.atol:g}, rtol={pair.rtol:g} (torch.testing)")
+        for device, values in tolerance.on.items():
+            print(f"  on {device:<10}residual <= {values.atol:g} + {values.scaled_tol:g} u "
+                  "(|ref| + sigma)")  # fmt: skip
         evidence, mark = tolerance.evidence, tolerance.approved
         if evidence is not None:
             held = evidence.held_out

@@ -1,8 +1,7 @@
-"""``tolerances.toml``: read with tomli, checked with msgspec, edited in place with tomlkit."""
+"""Edits ``tolerances.toml`` in place with tomlkit, which keeps its comments."""
 
 from __future__ import annotations
 
-import math
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,10 +11,9 @@ import msgspec
 import tomlkit
 import tomlkit.items
 
-from tolcal import tomlfile
-from tolcal.model import DTYPES, NAME, Cell, TolcalError, Tolerance
+from tolcal import tolerances, tomlfile
+from tolcal.model import DTYPES, Cell, TolcalError, Tolerance, Values
 
-SCHEMA = 1
 HEADER = """\
 # Tolerances of this repository's kernels, measured by tolcal.
 # An element passes if its residual (the error beyond unavoidable output rounding) is at most
@@ -23,86 +21,13 @@ HEADER = """\
 """
 
 
-def read(path: Path) -> dict[Cell, Tolerance]:
-    """The approved tolerances; a missing file holds none.
-
-    Raises TolcalError with file and line for what is not a tolerance file.
-    """
-    if not path.exists():
-        return {}
-    data, text = tomlfile.read(path)
-    schema = data.pop("schema", None)
-    if type(schema) is not int or schema != SCHEMA:  # True == 1
-        raise TolcalError(
-            f"{path}:{tomlfile.line_of(text, ('schema',))}: schema is {schema!r}, this tolcal "
-            f"reads {SCHEMA}; add `schema = {SCHEMA}` at the top, or upgrade tolcal"
-        )
-    cells: dict[Cell, Tolerance] = {}
-    for op, by_dtype in data.items():
-        if not isinstance(by_dtype, dict):
-            line = tomlfile.line_of(text, (op,))
-            raise TolcalError(f"{path}:{line}: {op}: expected tables [{op}.<dtype>]")
-        for dtype, table in by_dtype.items():
-            at = (op, dtype)
-            line = tomlfile.line_of(text, at)
-            if dtype not in DTYPES:
-                raise TolcalError(
-                    f"{path}:{line}: {op}.{dtype}: unknown dtype; known: {', '.join(DTYPES)}"
-                )
-            tolerance = tomlfile.convert(_dates_as_text(table), Tolerance, path, text, at)
-            _check_numbers(tolerance, path, text, at)
-            cells[at] = tolerance
-    return cells
-
-
-def changed_by_hand(cells: Mapping[Cell, Tolerance]) -> list[Cell]:
-    """Cells whose numbers are not those that were approved."""
-    return [
-        cell
-        for cell, tolerance in cells.items()
-        if tolerance.approved and tolerance.approved.value != tolerance.value_digest
-    ]
-
-
-def _check_numbers(tolerance: Tolerance, path: Path, text: str, at: tuple[str, str]) -> None:
-    numbers: dict[tuple[str, ...], float | None] = {
-        ("atol",): tolerance.atol,
-        ("scaled_tol",): tolerance.scaled_tol,
-        ("bias_tol",): tolerance.bias_tol,
-        ("allclose", "atol"): tolerance.allclose.atol,
-        ("allclose", "rtol"): tolerance.allclose.rtol,
-    }
-    for keys, value in numbers.items():
-        if value is not None and not (math.isfinite(value) and value >= 0):
-            line = tomlfile.line_of(text, (*at, *keys))
-            raise TolcalError(
-                f"{path}:{line}: {'.'.join((*at, *keys))} = {value}: a finite number >= 0 is "
-                "needed; take the calibrated value (`tolcal calibrate`)"
-            )
-
-
-def _dates_as_text(value: Any) -> Any:
-    """TOML dates as ISO text, which is how the model keeps them."""
-    if isinstance(value, dict):
-        return {key: _dates_as_text(item) for key, item in value.items()}
-    return value.isoformat() if hasattr(value, "isoformat") else value
-
-
 def write(path: Path, cells: Mapping[Cell, Tolerance]) -> None:
-    """Puts ``cells`` into the file, which is created if need be.
-
-    Other cells and all comments stay as they are, byte for byte; the file is replaced in one
-    step, so a reader never sees half of it.
-    """
-    for (op, dtype), tolerance in cells.items():
-        if not NAME.fullmatch(op) or dtype not in DTYPES:
-            raise TolcalError(f"{path}: {op}/{dtype}: no name of a cell; nothing was written")
-        _check_numbers(tolerance, path, "", (op, dtype))
+    """What ``tolerances.write`` says, for cells that it has checked."""
     if path.exists():
-        read(path)  # never edit what could not be read
+        tolerances.read(path)  # never edit what could not be read
         document = tomlkit.parse(path.read_bytes().decode("utf-8"))
     else:
-        document = tomlkit.parse(f"{HEADER}schema = {SCHEMA}\n")
+        document = tomlkit.parse(f"{HEADER}schema = {tolerances.SCHEMA}\n")
     for (op, dtype), tolerance in sorted(cells.items(), key=lambda item: _order(item[0])):
         if op not in document:
             document.add(tomlkit.nl())
@@ -140,7 +65,7 @@ def _editable(cell: Any) -> bool:
     """Whether a cell and its sub-tables are plain ``[a.b]`` tables in one place."""
     return isinstance(cell, tomlkit.items.Table) and all(
         not isinstance(cell.get(name), dict) or isinstance(cell.get(name), tomlkit.items.Table)
-        for name in ("evidence", "approved")
+        for name in ("evidence", "approved", "on")
     )
 
 
@@ -153,7 +78,7 @@ def _last_body(table: Any) -> list[Any]:
 
 
 def _update(old: Any, new: Any) -> None:
-    for key in [key for key in old if key not in new]:
+    for key in [key for key in old if key not in new and key != "on"]:
         del old[key]
     for key, value in new.items():
         if key in old and isinstance(value, tomlkit.items.Table):
@@ -167,7 +92,7 @@ def _order(cell: Cell) -> tuple[str, int]:
     return cell[0], list(DTYPES).index(cell[1])
 
 
-def _table(tolerance: Tolerance) -> tomlkit.items.Table:
+def _table(tolerance: Values) -> tomlkit.items.Table:
     table = tomlkit.table()
     table["atol"] = _number(tolerance.atol)
     table["scaled_tol"] = _number(tolerance.scaled_tol)
@@ -190,6 +115,11 @@ def _table(tolerance: Tolerance) -> tomlkit.items.Table:
             elif value is not None:
                 sub[key] = value
         table[name] = sub
+    if isinstance(tolerance, Tolerance) and tolerance.on:
+        overrides = tomlkit.table(is_super_table=True)
+        for device, values in sorted(tolerance.on.items()):
+            overrides[device] = _table(values)
+        table["on"] = overrides
     return table
 
 

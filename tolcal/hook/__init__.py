@@ -1,0 +1,126 @@
+"""The hook: checks ``tolerances.toml`` and puts it in order, offline and in milliseconds.
+
+It sees what a schema can't: cells of kernels that are gone, numbers changed by hand, a loosening
+against the merge base. It can't see whether numbers are true; that is what `tolcal ci` measures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tolcal import project, tomlfile
+from tolcal.hook import base as git
+from tolcal.hook import rules
+from tolcal.model import Cell, TolcalError, Tolerance, one_line
+from tolcal.tolerances import parse
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing to mend, and where."""
+
+    path: Path
+    line: int
+    column: int
+    level: str  # error or warning
+    what: str
+
+    @property
+    def text(self) -> str:
+        """``tolerances.toml:7:1: error: softmax.float16.atol = 0: what, why; remedy``."""
+        where = f"{self.path}:{self.line}:{self.column}"
+        return one_line(f"{where}: {self.level}: {self.what}", 1000)
+
+
+def check(path: Path, *, base: str | None = None, corpus: Path | None = None) -> list[Finding]:
+    """Everything wrong with a file, in the order of its lines; errors and warnings.
+
+    Args:
+        path: the file.
+        base: git commit to compare with (default: the merge base with the default branch).
+        corpus: folder of op folders (default: that of the project around ``path``).
+
+    Raises:
+        TolcalError: if the file, the project's pyproject.toml or an op.toml can't be read, or
+            git knows no commit ``base``.
+    """
+    with git.Lookup(path, base) as earlier:
+        data, text = tomlfile.read(path)
+        earlier.go_on()
+        around = project.around(path.parent)
+        ops = project.outline(corpus or around.corpus)
+        before = earlier.text()
+    old: dict[Cell, Tolerance] = {}
+    if before is not None and before != text:
+        shorter = git.changed(before, text)
+        old = _sound(shorter) or (_sound(before) if shorter != before else {})
+    context = rules.Context(ops=ops, test_ops=around.test_ops, base=old)
+    return findings(path, data, text, context)
+
+
+def findings(
+    path: Path, data: Mapping[str, Any], text: str, context: rules.Context
+) -> list[Finding]:
+    """What is wrong with a file of that content and text, judged against ``context``."""
+    cells, problems = parse(data)
+    unsound = {problem.keys[:2] for problem in problems}
+    problems += [p for p in rules.judge(cells, context) if p.keys[:2] not in unsound]
+    positions = tomlfile.Positions(text)
+    found = [
+        Finding(path, *positions.of(problem.keys), problem.level, problem.text)
+        for problem in problems
+    ]
+    return sorted(found, key=lambda f: (f.line, f.column))
+
+
+def _sound(text: str) -> dict[Cell, Tolerance]:
+    """The cells of a former file; what is wrong with it is past."""
+    import tomli
+
+    try:
+        return parse(tomli.loads(text))[0]
+    except (tomli.TOMLDecodeError, RecursionError, ValueError):
+        return {}
+
+
+def fix(path: Path, corpus: Path | None = None) -> bool:
+    """Mends what can be mended safely: order, rounding, cells whose op is gone for good.
+
+    Returns whether the file changed. Numbers that somebody changed stay as they are, and so does
+    a cell that may only be misspelt.
+    """
+    around = project.around(path.parent)
+    ops = project.outline(corpus or around.corpus)
+    known = {*(ops or ()), *around.test_ops}
+    data, _ = tomlfile.read(path)
+    gone = [
+        (op, dtype)
+        for op, by_dtype in data.items()
+        if ops and op not in known and isinstance(by_dtype, dict)
+        if not tomlfile.did_you_mean(op, known)
+        for dtype in by_dtype
+    ]
+    return order(path, gone)
+
+
+def order(path: Path, drop: list[Cell] | None = None) -> bool:
+    """Puts a file into its canonical form; returns whether it changed.
+
+    Raises TolcalError for what is no TOML or can't be put in order unchanged.
+    """
+    from tolcal.hook import layout
+
+    _, text = tomlfile.read(path)
+    try:
+        ordered = layout.canonical(text, drop or ())
+    except layout.OrderError as error:
+        raise TolcalError(f"{path}:{error.line}:1: {error}; the file was left as it is") from None
+    if ordered == text:
+        return False
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_bytes(ordered.encode("utf-8"))
+    temporary.replace(path)
+    return True
