@@ -71,9 +71,9 @@ def transfers(request: measure.Request) -> None:
             else:
                 launches += event.count
             busy[event.key[:60]] += event.self_device_time_total
-    print(f"\nin one process, profiled: {records} records in {spent:.2f} s, "
-          f"{launches / records:.1f} kernels a record, "
-          + ", ".join(f"{n} {kind} ({n / records:.2f} a record)" for kind, n in copies.items()))  # fmt: skip
+    each = ", ".join(f"{n / records:.3f} {kind}" for kind, n in copies.items())
+    print(f"\nin one process, profiled: {records} records in {spent:.2f} s; "
+          f"a record takes {launches / records:.1f} kernels, {each}")  # fmt: skip
     total = sum(busy.values())
     print(f"device busy {total / 1e6 / spent:.0%} of that time; its largest parts:")
     for key, micros in busy.most_common(12):

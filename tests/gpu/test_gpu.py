@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests_support import CORPUS, ROOT
 
@@ -119,3 +120,53 @@ def test_a_faulting_kernel_costs_its_own_case(tmp_path: Path) -> None:
         ("a_good", "ok"), ("b_wild", "crashed"), ("c_good", "ok"),
     ] * 3  # fmt: skip
     assert "illegal memory access" in records[1].reason
+
+
+WILD = (
+    "import torch, triton\nimport triton.language as tl\n"
+    "@triton.jit\ndef spin(flag):\n"
+    "    while tl.load(flag, volatile=True) == 0:\n        pass\n"
+    "def run(x):\n    flag = torch.zeros(1, dtype=torch.int32, device=x.device)\n"
+    "    spin[(1,)](flag)\n    return x.clone()\n"
+)
+
+
+def test_a_kernel_that_never_ends_costs_its_own_cases(tmp_path: Path) -> None:
+    """Launched in bulk it holds up its batch; one by one it is known, and the others measured."""
+    folder = tmp_path / "hang"
+    (folder / "kernels").mkdir(parents=True)
+    (folder / "op.toml").write_text(
+        'summary = "y = x"\ndtypes = ["float32"]\n[dims]\nH = [4, 8]\n'
+        '[inputs.x]\nshape = ["H"]\n[output]\nshape = ["H"]\n'
+    )
+    (folder / "reference.py").write_text("def reference(x):\n    return x.clone()\n")
+    for name, code in (("a_good", "def run(x):\n    return x.clone()\n"), ("b_spins", WILD)):
+        (folder / "kernels" / f"{name}.py").write_text(code)
+    request = measure.Request(
+        ops=corpus.load(tmp_path), dtypes=(), device="cuda", gate=0, explore=2, workers=1,
+        timeout=10.0,
+    )  # fmt: skip
+    records = [v for v in measure.measure(request, tmp_path) if isinstance(v, Record)]
+    assert [(r.kernel, r.status) for r in records] == [("a_good", "ok"), ("b_spins", "timeout")] * 2
+
+
+def test_bulk_gives_what_care_gives() -> None:
+    """Kernels launched many at a time give the records of kernels waited for one by one."""
+    from tolcal.measure import wire
+    from tolcal.measure.units import plan
+    from tolcal.measure.worker import Worker
+
+    request = measure.Request(
+        ops=corpus.select(corpus.load(CORPUS), ["softmax", "gelu"]), dtypes=("float16",),
+        device="cuda", gate=6, explore=0,
+    )  # fmt: skip
+    found: dict[bool, list[wire.Measured]] = {}
+    torch.set_grad_enabled(False)
+    for careful in (False, True):
+        messages: list[wire.Message] = []
+        worker = Worker(torch.device("cuda", 0), messages.append)
+        for planned in plan(request, [1]):
+            worker.unit(msgspec.structs.replace(planned.unit, careful=careful))
+        found[careful] = [m for m in messages if isinstance(m, wire.Measured)]
+    assert len(found[True]) == 6 * 6
+    assert found[False] == found[True]

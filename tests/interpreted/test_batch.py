@@ -156,9 +156,7 @@ def test_layout_does_not_matter() -> None:
     """Transposed and strided outputs give what their contiguous copies give."""
     out, ref, sigma = draw("float16", 600, 5, 5, 2.0**-9, 0.0)
     a, b, c = (t.reshape(20, 30).T for t in (out, ref, sigma))
-    assert fused(a, b, c, U, None) == fused(
-        a.contiguous(), b.contiguous(), c.contiguous(), U, None
-    )
+    assert fused(a, b, c, U, None) == fused(a.contiguous(), b.contiguous(), c.contiguous(), U, None)
 
 
 @given(st.lists(st.integers(0, 40), min_size=7, max_size=300), st.integers(0, 2**31))
@@ -174,12 +172,8 @@ def test_resolve_never_guesses(values: list[int], seed: int) -> None:
         wanted += [low, min(low + 1, size - 1)]
     brackets = np.sort(random.integers(-1, 42, 6)).astype(float)
     counts = [float((keys <= b).sum()) for b in brackets] + [0.0]
-    kept = [
-        key
-        for key in keys
-        if any(brackets[2 * k] < key <= brackets[2 * k + 1] and brackets[2 * k + 1] - brackets[2 * k] > 1
-               for k in range(3))
-    ]  # fmt: skip
+    wide = [(a, b) for a, b in zip(brackets[::2], brackets[1::2], strict=True) if b - a > 1]
+    kept = [key for key in keys if any(low < key <= high for low, high in wide)]
     bits = torch.tensor([*kept, 0x7F800000, 0x7F800000], dtype=torch.int32)
     found = order.resolve(bits.view(torch.float32), wanted, brackets, np.array(counts))
     if found is not None:
