@@ -90,7 +90,7 @@ def main(cases: int, workers: list[int]) -> None:
         for turn, number in enumerate([workers[0], *workers]):
             request = measure.Request(
                 ops=ops, dtypes=(), device="cuda", gate=0, explore=cases, workers=number,
-                repeat=1 if turn == 0 else 10, seed=turn, variables={"TRITON_CACHE_DIR": cache},
+                repeat=1 if turn == 0 else 6, seed=turn, variables={"TRITON_CACHE_DIR": cache},
             )  # fmt: skip
             records, seconds, rate = timed(request)
             kind = "empty" if turn == 0 else "warm"
