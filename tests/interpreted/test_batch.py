@@ -22,7 +22,7 @@ U = 2.0**-24
 LIMIT = Tolerance(atol=1e-4, scaled_tol=3.0, allclose=AllClose(0.0, 0.0))
 #: Every case below draws its tensors from a seed: hypothesis shrinks the seed's neighbours.
 PROFILE = settings(
-    max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+    max_examples=15, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
 )
 
 
@@ -83,7 +83,7 @@ def test_fused_agrees_with_the_definition(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["float16", "float32"])
-@pytest.mark.parametrize("n", [batch.ROW, batch.ROW + 1, 20_000])
+@pytest.mark.parametrize("n", [batch.ROW, batch.ROW + 1, 9_000])
 def test_sorted_alone_or_together(name: str, n: int) -> None:
     """Above one row of the batch an output is sorted on its own."""
     out, ref, sigma = draw(name, n, n, 5, 2.0**-9, 0.01)
@@ -98,11 +98,10 @@ def small_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch, "SORTED", batch.ROW)
     monkeypatch.setattr(order, "PROGRAMS", 8)
     monkeypatch.setattr(order, "SAMPLE", 8192)
-    monkeypatch.setattr(order, "DEVIATIONS", 2.0)
 
 
 @pytest.mark.usefixtures("small_large")
-@pytest.mark.parametrize("n", [40_960, 41_003])
+@pytest.mark.parametrize("n", [10_240, 10_301])
 @pytest.mark.parametrize(
     ("name", "noise"),
     [("float16", 0.0), ("float16", 2.0**-20), ("float16", 2.0**-9), ("float32", 2.0**-24),
@@ -120,7 +119,7 @@ def test_large_outputs(name: str, noise: float, n: int) -> None:
 def test_a_bracket_that_misses_costs_time_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     """If no sample gives brackets that hold, all keys are sorted."""
     monkeypatch.setattr(order, "resolve", lambda *_: None)
-    out, ref, sigma = draw("float32", 41_003, 2, 5, 2.0**-9, 0.0)
+    out, ref, sigma = draw("float32", 10_301, 2, 5, 2.0**-9, 0.0)
     assert disagreements(
         definition.error_stats(out, ref, sigma, U, LIMIT), fused(out, ref, sigma, U, LIMIT)
     ) == []  # fmt: skip
@@ -130,7 +129,7 @@ def test_a_bracket_that_misses_costs_time_and_nothing_else(monkeypatch: pytest.M
 def test_kept_keys_are_narrowed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where too many keys are kept to be sorted, brackets are laid among them."""
     monkeypatch.setattr(order, "SORTED", 1000)
-    out, ref, sigma = draw("float32", 200_000, 3, 3, 2.0**-9, 0.0)
+    out, ref, sigma = draw("float32", 30_000, 3, 3, 2.0**-9, 0.0)
     assert disagreements(
         definition.error_stats(out, ref, sigma, U, LIMIT), fused(out, ref, sigma, U, LIMIT)
     ) == []  # fmt: skip
