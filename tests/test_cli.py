@@ -586,6 +586,20 @@ def test_replay_in_another_environment(
     assert "identical" not in out
 
 
+def test_replay_of_a_record_made_by_a_test(
+    measured: Path, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its inputs were drawn by the test, so only that can draw them again."""
+    case = next(jsonlines.read(measured / "r.jsonl.gz")).case
+    case = msgspec.structs.replace(case, profile="tests", dims=(("D0", 7),))
+    record = doctored(measured, here / "h", case=case)
+    assert replay(measured, record.id, here / "h") == 2
+    assert capsys.readouterr().err == (
+        f"tolcal: case {case.id} has input profile 'tests', known are default: a test drew its "
+        "inputs; run that test again with --tolcal-seed\n"
+    )
+
+
 def test_replay_that_differs(
     measured: Path, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,7 +6,7 @@ import argparse
 import importlib.util
 from pathlib import Path
 
-from tolcal import corpus, history, measure, tolerances
+from tolcal import cases, corpus, history, measure, tolerances
 from tolcal.cli import config, planning
 from tolcal.cli.recording import measure_into, say
 from tolcal.history import columns
@@ -179,6 +179,12 @@ def replay(args: argparse.Namespace) -> int:
     op = next((op for op in ops if op.name == case.op), None)
     if op is None:
         raise TolcalError(f"case {case_id} is of op {case.op!r}, which the corpus lacks")
+    if case.profile not in cases.PROFILES:
+        raise TolcalError(
+            f"case {case_id} has input profile {case.profile!r}, known are "
+            f"{', '.join(cases.PROFILES)}: a test drew its inputs; run that test again with "
+            "--tolcal-seed"
+        )
     op = corpus.select((op,), [kernel_name or op.name])[0]
     request = measure.Request(
         ops=(op,), dtypes=(), device=settings.device, gate=0, explore=0, workers=1,
