@@ -775,3 +775,18 @@ def test_bias_counts_only_elements_that_inform_it() -> None:
     got = run([1.5, 1.0, 0.5, math.inf, math.nan, -3.0], [1.0, 1.0, 0.0, 1.0, math.nan, -4.0])
     assert got.bias_count == 2
     assert got.bias == pytest.approx((0.5 - 1.0) / 1.5, rel=1e-6)
+
+
+@pytest.mark.parametrize("value", ["nan", "saturated"])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_overflow_without_infinity(value: str, sign: float) -> None:
+    """float8_e4m3fn overflows to nan or to its largest number: either is right, no other is."""
+    ref = torch.tensor([sign * 1e6, 1.0], dtype=torch.float64)
+    right = torch.tensor([math.nan if value == "nan" else sign * 448.0, 1.0])
+    zero = torch.zeros(2, dtype=torch.float64)
+    good = stats.error_stats(right.to(torch.float8_e4m3fn), ref, zero, 2.0**-24)
+    assert (good.nonfinite_mismatch, good.max_abs) == (0, 0.0)
+    for wrong in (-sign * 448.0, sign * 416.0):
+        out = torch.tensor([wrong, 1.0]).to(torch.float8_e4m3fn)
+        bad = stats.error_stats(out, ref, zero, 2.0**-24)
+        assert (bad.nonfinite_mismatch, bad.max_abs) == (1, math.inf)

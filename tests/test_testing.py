@@ -73,6 +73,17 @@ FINITE = st.floats(-1e4, 1e4)
 ANY = FINITE | st.sampled_from([math.inf, -math.inf, math.nan, 0.0, 70000.0])
 
 
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_overflow_of_a_format_without_infinity(sign: float) -> None:
+    """float8_e4m3fn may give nan or saturate, as records are judged."""
+    ref = torch.tensor([sign * 1e6], dtype=torch.float64)
+    cell = Tolerance(1e-6, 4.0, AllClose(1e-6, 1e-6))
+    for value, mismatches in ((math.nan, 0), (sign * 448.0, 0), (-sign * 448.0, 1), (1.0, 1)):
+        out = torch.tensor([value]).to(torch.float8_e4m3fn)
+        compared = arrays.Compared(out, ref, None, "wide", DTYPES["float8_e4m3fn"], {})
+        assert judging.judge(compared, cell, 2.0**-24).mismatches == mismatches
+
+
 @settings(deadline=None, max_examples=300)
 @given(st.data())
 def test_it_judges_as_records_are_judged(data: Any) -> None:

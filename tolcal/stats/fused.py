@@ -260,7 +260,9 @@ def statistics(
     a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11 = (
         zero, zero, zero, zero, zero, zero, zero, zero, zero, zero, zero
     )  # fmt: skip
-    max_ulp, sum_ulp = tl.zeros([R], tl.int64), tl.zeros([R], tl.int64)
+    # Unsigned numbers in signed bits are in order once their first bit is flipped.
+    flip: tl.constexpr = -9223372036854775808 if FORMAT == "float64" else 0
+    max_ulp, sum_ulp = tl.full([R], flip, tl.int64), tl.zeros([R], tl.int64)
     real_ulp = wide0
     nonzeros, informing, mismatches, exceeding, oddities = none, none, none, none, none
     l0, l1, l2, l3, l4, l5 = none, none, none, none, none, none
@@ -344,8 +346,7 @@ def statistics(
         sum_toward += tl.sum(toward, 0)
         sum_square += tl.sum(magnitude * magnitude, 0)
         if FORMAT == "float64":  # an unsigned distance in signed bits
-            flipped = distance ^ (-9223372036854775808)
-            max_ulp = tl.maximum(max_ulp, tl.max(flipped, 0) ^ (-9223372036854775808))
+            max_ulp = tl.maximum(max_ulp, tl.max(distance ^ flip, 0))
             real = distance.to(tl.float64)
             real_ulp += tl.sum(tl.where(distance < 0, real + 18446744073709551616.0, real), 0)
         else:
@@ -474,8 +475,7 @@ def statistics(
         tl.store(row + 47, tl.sum(l4, 0))
         tl.store(row + 48, tl.sum(l5, 0))
         tl.store(row + 49, tl.sum((kept > capacity).to(tl.int32), 0))
-    top = tl.max(max_ulp ^ (-9223372036854775808 if FORMAT == "float64" else 0), 0)
-    top = top ^ (-9223372036854775808 if FORMAT == "float64" else 0)
+    top = tl.max(max_ulp, 0) ^ flip
     tl.store(row + 63, top.to(tl.float64, bitcast=True))
 
 

@@ -161,6 +161,9 @@ def _part(
         kinds, ref_kinds = _kind(wide, xp), _kind(rounded, xp)
         finite = (kinds == 0) & (ref_kinds == 0)
         mismatch = kinds != ref_kinds
+        if not dtype.has_infinity:  # as in `stats.definition`: overflow is nan, or saturates
+            over = (ref_kinds == 1) | (ref_kinds == 2)
+            mismatch &= ~(over & ((kinds == 3) | (wide == xp.sign(ref) * dtype.max)))
         zero = xp.zeros_like(wide)
         infinite = zero + math.inf
         error = xp.where(finite, wide - ref, zero)
