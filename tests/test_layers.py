@@ -19,7 +19,7 @@ ALLOWED: dict[str, str] = {
     "tomlfile": "model | tomli msgspec",
     "corpus": "model tomlfile | msgspec",
     "cases": "model | numpy torch",
-    "stats": "model | torch triton",
+    "stats": "model | numpy torch triton",
     "bounds": "model | msgspec numpy",
     "sound": "model | msgspec",
     "measure": "model cases stats sound | msgspec torch triton ray",
@@ -43,15 +43,15 @@ ALLOWED: dict[str, str] = {
 #: only inside functions.
 HEAVY = {
     "torch": {
-        "tolcal.stats", "tolcal.measure.worker", "tolcal.measure.environment",
-        "tolcal.testing.recording",
+        "tolcal.stats.*", "tolcal.measure.worker", "tolcal.measure.context",
+        "tolcal.measure.device", "tolcal.measure.environment", "tolcal.testing.recording",
     },
-    "triton": set[str](),
+    "triton": {"tolcal.stats.fused", "tolcal.stats.narrowing", "tolcal.measure.fused"},
     "pandas": {"tolcal.history.*", "tolcal.calibrate.*"},
     "pyarrow": {"tolcal.history.*"},
     "numpy": {
-        "tolcal.cases", "tolcal.bounds", "tolcal.history.*", "tolcal.calibrate.*",
-        "tolcal.compare", "tolcal.testing.arrays", "tolcal.testing.judging",
+        "tolcal.cases", "tolcal.stats.batch", "tolcal.stats.order", "tolcal.bounds",
+        "tolcal.history.*", "tolcal.calibrate.*", "tolcal.compare", "tolcal.testing.arrays", "tolcal.testing.judging",
     },
     "jinja2": {"tolcal.report.markdown"},
     "rich": {"tolcal.report.terminal"},

@@ -210,8 +210,10 @@ class _Fused:
 
     def pick(self, in_order: torch.Tensor, picks: torch.Tensor) -> None:
         """The order statistics that the percentiles need."""
+        from tolcal.stats import narrowing
+
         ranks = [p for q in QUANTILES for p in order.ranks(q, self.count)]
-        _kernels().pick[(1,)](in_order, picks, *ranks, num_warps=1)
+        narrowing.pick[(1,)](in_order, picks, *ranks, num_warps=1)
 
     def _statistics(
         self, rows: torch.Tensor, keys: torch.Tensor, scales: torch.Tensor, programs: int,
@@ -226,8 +228,8 @@ class _Fused:
             keys.view(torch.int32), scales, brackets if brackets is not None else rows,
             self.count, tiles, first, capacity, samples, turns, stride,
             self.atol, self.slope, self.roundoff,
-            EMAX=math.frexp(self.dtype.max)[1] - 1,
-            ODD=_first_odd(self.dtype), SIGMA=self.sigma is not None, LIMIT=self.mode,
+            EMAX=exponent(self.dtype),
+            ODD=first_odd(self.dtype), SIGMA=self.sigma is not None, LIMIT=self.mode,
             KEYS=mode, MASKED=masked, R=32 * warps, E=SHORT_EACH if masked else WHOLE_EACH,
             num_warps=warps,
             enable_fp_fusion=False, **self.format,
@@ -301,7 +303,12 @@ def _kernels() -> Any:
     return fused
 
 
-def _first_odd(dtype: DType) -> int:
+def exponent(dtype: DType) -> int:
+    """That of the format's largest number."""
+    return math.frexp(dtype.max)[1] - 1
+
+
+def first_odd(dtype: DType) -> int:
     """The least magnitude bits that are no finite number."""
     if not dtype.has_infinity:
         return 0x7F

@@ -41,7 +41,7 @@ def around(sample: torch.Tensor, wanted: Sequence[int], count: int) -> torch.Ten
     ``sample`` [n] int32 are keys drawn evenly from all. Where it has a tie at the wanted rank
     that reaches an end of the bracket, the bracket is that value alone: ties may be many.
     """
-    from tolcal.stats import fused
+    from tolcal.stats import narrowing
 
     size = sample.numel()
     places: list[int] = []
@@ -52,7 +52,7 @@ def around(sample: torch.Tensor, wanted: Sequence[int], count: int) -> torch.Ten
         places += [math.floor(first - spread), round(first), math.ceil(last + spread)]
     places += [0] * (9 - len(places))
     brackets = torch.empty(6, dtype=torch.int32, device=sample.device)
-    fused.lay[(1,)](sample.sort().values, brackets, size, *places, num_warps=1)
+    narrowing.lay[(1,)](sample.sort().values, brackets, size, *places, num_warps=1)
     return brackets
 
 
@@ -104,7 +104,7 @@ def select(keys: torch.Tensor, places: Sequence[int]) -> npt.NDArray[np.float64]
 
 
 def _narrowed(keys: torch.Tensor, places: Sequence[int]) -> npt.NDArray[np.float64] | None:
-    from tolcal.stats import fused
+    from tolcal.stats import narrowing
 
     size, device = keys.numel(), keys.device
     bits = keys.view(torch.int32)
@@ -119,7 +119,7 @@ def _narrowed(keys: torch.Tensor, places: Sequence[int]) -> npt.NDArray[np.float
     capacity = room(tiles * 8 // programs + 8)
     buffer = torch.full((programs * 32 * capacity,), torch.inf, device=device)
     counts = torch.empty((programs, 8), dtype=torch.int64, device=device)
-    fused.narrow[(programs,)](
+    narrowing.narrow[(programs,)](
         bits, brackets, buffer.view(torch.int32), counts, size, tiles, capacity,
         R=32, E=8, num_warps=1,
     )  # fmt: skip
