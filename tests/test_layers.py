@@ -51,7 +51,8 @@ HEAVY = {
     "pyarrow": {"tolcal.history.*"},
     "numpy": {
         "tolcal.cases", "tolcal.stats.batch", "tolcal.stats.order", "tolcal.bounds",
-        "tolcal.history.*", "tolcal.calibrate.*", "tolcal.compare", "tolcal.testing.arrays", "tolcal.testing.judging",
+        "tolcal.history.*", "tolcal.calibrate.*", "tolcal.compare", "tolcal.testing.arrays",
+        "tolcal.testing.judging",
     },
     "jinja2": {"tolcal.report.markdown"},
     "rich": {"tolcal.report.terminal"},
