@@ -18,8 +18,10 @@ from tolcal.measure import fused as cases
 from tolcal.model import DTYPES
 from tolcal.stats import batch, fused, narrowing
 
-POINTERS = {"raw_p": "i16", "keys_p": "i32", "buffer_p": "i32", "brackets_p": "i32",
-            "counts_p": "i64", "hash_p": "i64", "scales_p": "fp32", "differing_p": "i32"}  # fmt: skip
+POINTERS = {
+    "raw_p": "i16", "keys_p": "i32", "buffer_p": "i32", "brackets_p": "i32", "counts_p": "i64",
+    "hash_p": "i64", "scales_p": "fp32", "differing_p": "i32",
+}  # fmt: skip
 INTEGERS = {"tiles": "i32", "turns": "i32", "samples": "i32", "capacity": "i32", "vectors": "i32",
             "programs": "i32", "low": "fp64", "span": "fp64", "step": "fp64", "per_step": "fp64",
             "atol": "fp64", "slope": "fp64", "roundoff": "fp64", "vector": "i32"}  # fmt: skip

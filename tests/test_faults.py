@@ -12,7 +12,7 @@ from measure_support import GOOD, of, run, write_op
 
 from tolcal.measure import process
 from tolcal.measure.pool import TAMPERED
-from tolcal.model import Record
+from tolcal.model import Record, TolcalError
 
 ON_2 = "import os\ndef run(x):\n    if x.shape[0] == 2:\n        {}\n    return x + x\n"
 EACH_FD = "for fd in map(int, os.listdir('/proc/self/fd')):\n            "
@@ -205,3 +205,63 @@ def test_a_flood_is_kept_to_its_tail(tmp_path: Path, monkeypatch: pytest.MonkeyP
         taken += 1
     assert len(flooding.tail) == process.TAIL_BYTES
     assert flooding.end().startswith("SIGKILL: ")
+
+
+#: Kernels that leave the process in a state, or say a word, by which the reference seems at fault.
+UNDERMINING = {
+    "refuses": (
+        "import os, sys\nfrom tolcal.measure import wire\n"
+        "def run(x):\n"
+        "    fd = int(sys.argv[2])\n"
+        "    wire.write_frame(fd, wire.Measured(0, 'b_bad', 'skipped', 'mine', '', None, None))\n"
+        "    wire.write_frame(fd, wire.Refused('all is lost'))\n    return x + x\n"
+    ),
+    "moves_the_default_device": (
+        "import torch\ndef run(x):\n    torch.set_default_device('meta')\n    return x + x\n"
+    ),
+    "unloads_modules": "import sys\ndef run(x):\n    sys.modules.clear()\n    return x + x\n",
+}
+
+
+@pytest.mark.parametrize("how", UNDERMINING)
+def test_no_kernel_ends_the_run_in_the_references_name(tmp_path: Path, how: str) -> None:
+    """A reference is found at fault by a process in which no kernel has run; others all run."""
+    reference = (
+        "import torch\ndef reference(x):\n    return 2 * x + torch.zeros(x.shape).double()\n"
+    )
+    kernels = {"a_good": GOOD, "b_bad": UNDERMINING[how], "c_good": GOOD}
+    write_op(tmp_path, reference=reference, kernels=kernels)
+    records = run(tmp_path, gate=4)
+    assert len(records) == 12
+    assert {r.status for r in records if r.kernel == "a_good"} == {"ok"}
+    assert [r.status for r in records if r.kernel == "c_good"].count("ok") >= 3
+
+
+def test_a_reference_that_fails_later_still_ends_the_run(tmp_path: Path) -> None:
+    """Kernels have run by then, so a fresh process has to confirm it: the message is the same."""
+    reference = (
+        "def reference(x):\n    if x.shape[0] == 3:\n        raise ValueError('not three')\n"
+        "    return 2 * x\n"
+    )
+    write_op(tmp_path, reference=reference)
+    with pytest.raises(TolcalError) as caught:
+        run(tmp_path, gate=8)
+    assert str(caught.value) == (
+        f"{tmp_path}/double/reference.py: reference() failed on B=3 H=5: ValueError: not three"
+    )
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["torch.nn.functional.dropout(2 * x)", "2 * x + calls.append(1) * 0", "x * len(calls)"],
+    ids=["random", "fails", "counts"],
+)
+def test_a_reference_must_be_a_function(tmp_path: Path, body: str) -> None:
+    """What gives other values the second time has no sensitivity."""
+    body = body.replace("calls.append(1) * 0", "float(calls.append(1) or len(calls))")
+    reference = (
+        f"import torch\ncalls = []\ndef reference(x):\n    calls.append(1)\n    return {body}\n"
+    )
+    write_op(tmp_path, reference=reference)
+    with pytest.raises(TolcalError, match=r"reference\(\) gives other values when it is called"):
+        run(tmp_path)

@@ -17,6 +17,9 @@ from tolcal.history import jsonlines
 from tolcal.model import Record, TolcalError, one_line
 from tolcal.report import terminal
 
+#: A run that was cut before its first records has written no more than so many bytes.
+FIRST_BYTES = 4096
+
 
 def say(line: str) -> None:
     """One printable line on standard error."""
@@ -82,6 +85,12 @@ def _found(part: Path, resume: bool, overwrite: bool) -> jsonlines.Partial | Non
         return None
     found = jsonlines.read_partial(part)
     if not found.records:
+        size = part.stat().st_size
+        if size > FIRST_BYTES or (size and not _is_gzip(part)):
+            raise TolcalError(
+                f"{part}: {size} bytes in which no record can be read, so they are damaged or not "
+                "ours; move the file away, or give it up with --overwrite"
+            )
         if resume:
             say(f"{part}: nothing to resume; measuring from the start")
         return None
@@ -92,6 +101,11 @@ def _found(part: Path, resume: bool, overwrite: bool) -> jsonlines.Partial | Non
         )
     say(f"{part}: {len(found.records)} records are there; measuring the others")
     return found
+
+
+def _is_gzip(part: Path) -> bool:
+    with part.open("rb") as file:
+        return file.read(2) == b"\x1f\x8b"
 
 
 @contextlib.contextmanager
@@ -109,10 +123,13 @@ def _locked(part: Path) -> Iterator[None]:
                     f"{part}: another run is writing it; wait for it, or give another --out"
                 ) from None
             # Who held it until now may have renamed it: then the lock is on a finished file.
-            with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(part.stat(), os.fstat(file.fileno())):
-                    yield
-                    return
+            try:
+                ours = os.path.samestat(part.stat(), os.fstat(file.fileno()))
+            except FileNotFoundError:
+                ours = False
+            if ours:
+                yield
+                return
 
 
 class _Stop:

@@ -15,6 +15,10 @@ from tolcal.model import Case, Kernel, Op, TolcalError
 #: Input dtypes that a GPU kernel of ours draws; others take the torch form.
 DRAWN = frozenset({"float64", "float32", "float16", "bfloat16"})
 
+#: How near a reference called twice must come to itself: a GPU may add in another order, but what
+#: it does to sigma is magnified by 2^26.
+SAME = 2.0**-36
+
 
 class Poison(TorchFunctionMode):
     """Fills fresh uninitialised tensors with NaN, so that an element left unwritten shows."""
@@ -46,7 +50,12 @@ class Context:
     """Inputs, reference and sigma of one case, shared by the kernels that run on it."""
 
     def __init__(
-        self, op: Op, case: Case, device: torch.device, reference: Callable[..., torch.Tensor]
+        self,
+        op: Op,
+        case: Case,
+        device: torch.device,
+        reference: Callable[..., torch.Tensor],
+        again: bool = False,
     ) -> None:
         self.op, self.case, self.device = op, case, device
         drawn = device.type != "cpu" and case.dtype in DRAWN
@@ -76,6 +85,12 @@ class Context:
                 f"{list(self.ref.shape)} for {case.dims_text}, expected torch.float64 "
                 f"{list(expected)} as op.toml's [output] says"
             )
+        if again and not self._repeats(reference(**wide)):
+            raise TolcalError(
+                f"{op.reference_path}: reference() gives other values when it is called again on "
+                f"{case.dims_text}, so sensitivities can't be taken from it; make it a function of "
+                "its inputs alone"
+            )
         if drawn:
             self.sigma = _device().sensitivity(reference, wide, self.ref)
         else:
@@ -83,6 +98,13 @@ class Context:
             self.sigma = stats.sensitivity(reference, wide, self.ref, signs)
         self.outputs: dict[str, torch.Tensor] = {}
         self._input_hash = ""
+
+    def _repeats(self, second: torch.Tensor) -> bool:
+        """Whether a second evaluation agrees with the first."""
+        largest = float(self.ref.nan_to_num(0.0, 0.0, 0.0).abs().max()) if self.ref.numel() else 0.0
+        return second.shape == self.ref.shape and torch.allclose(
+            second, self.ref, rtol=SAME, atol=SAME * largest, equal_nan=True
+        )
 
     def input_hash(self) -> str:
         """`cases.input_hash` of the inputs; the first call waits for the device."""

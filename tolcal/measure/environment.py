@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from tolcal.measure.units import SWITCHES
-from tolcal.model import Environment, TolcalError
+from tolcal.model import Environment, TolcalError, one_line
 
 
 def select_device(wanted: str, number: int = 0) -> torch.device:
@@ -50,7 +50,7 @@ def describe(device: torch.device) -> tuple[Environment, str]:
         switches.append("deterministic")
     for variable in SWITCHES:
         if variable in os.environ:
-            switches.append(f"{variable}={os.environ[variable][:20]}")
+            switches.append(f"{variable}={one_line(os.environ[variable], 20)}")
     if device.type == "cpu":
         return (
             Environment(

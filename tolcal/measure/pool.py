@@ -38,6 +38,7 @@ class Worker:
         self.device = device
         self.process = Process(device, variables, folder)
         self.ready = False  # has said hello
+        self.touched = False  # by a kernel's code, which may say anything in its name
         self.index: int | None = None
         self.careful = True
         self.todo: set[Key] = set()  # of the unit, not yet started
@@ -70,6 +71,7 @@ class Pool:
         self.waiting = deque(range(len(planned)))
         self.ledger = Ledger([p.unit for p in planned], request.kernel_limit)
         self.careful: set[int] = set()  # units that lost a worker without a culprit
+        self.checks: set[int] = set()  # units whose reference was refused, maybe by a kernel
         self.idle_losses = 0
         self.workers: list[Worker] = []
         self.selector = selectors.DefaultSelector()
@@ -174,9 +176,8 @@ class Pool:
 
     def _handle(self, worker: Worker, message: wire.Message) -> bool:
         """Acts on a message; False if the worker was lost over it."""
-        # No kernel may end the run by saying so: it is a reference's word, or that of the start.
-        if isinstance(message, wire.Refused) and not worker.started:
-            raise TolcalError(message.message)
+        if isinstance(message, wire.Refused):
+            return self._refused(worker, message)
         if isinstance(message, wire.Hello) != (not worker.ready):
             return self._tampered(worker)
         worker.deadline = time.monotonic() + self.request.timeout
@@ -190,6 +191,7 @@ class Pool:
                 worker.todo.remove(key)
                 worker.started.add(key)
                 worker.last = worker.latest = key
+                worker.touched = True
                 worker.since = time.monotonic()
                 worker.deadline = min(worker.deadline, worker.since + self._allowance(worker))
             case wire.Measured():
@@ -199,9 +201,25 @@ class Pool:
                     return self._tampered(worker)
                 self.ledger.finish(worker.index)
                 self._assign(worker)
-            case _:
-                return self._tampered(worker)
         return True
+
+    def _refused(self, worker: Worker, message: wire.Refused) -> bool:
+        """No kernel may end the run: only a process that has run none is believed."""
+        if not worker.touched:
+            raise TolcalError(message.message)
+        index = worker.index
+        if index is None or worker.started:
+            return self._tampered(worker)
+        reason = f"left the process unfit for the reference: {message.message}"
+        if index in self.checks and worker.latest is not None:
+            # The reference is known to be sound, so it is what a kernel has done to the process.
+            kernel = worker.latest[1]
+            rest = sorted(key for key in worker.todo if key[1] == kernel)
+            worker.last = rest[0] if rest else None
+            return self._lost(worker, "crashed", reason if rest else "")
+        self.checks.add(index)
+        worker.last = None
+        return self._lost(worker, "crashed", "")
 
     def _welcome(self, worker: Worker, hello: wire.Hello) -> None:
         first = self.hello = self.hello or hello
@@ -255,15 +273,23 @@ class Pool:
     def _assign(self, worker: Worker) -> None:
         worker.todo, worker.started, worker.measured = set(), set(), set()
         worker.last = worker.latest = None
-        worker.index = self.waiting.popleft() if self.waiting else None
+        # A unit whose reference is in doubt needs a process that no kernel has been in.
+        fit = (i for i in self.waiting if not (worker.touched and i in self.checks))
+        worker.index = next(fit, None)
+        if worker.index is not None:
+            self.waiting.remove(worker.index)
         if worker.index is None:
             worker.deadline = float("inf")
             return
         assert self.hello is not None
         unit = self.planned[worker.index].unit
-        worker.careful = self.hello.devices == 0 or worker.index in self.careful
+        worker.careful = self.hello.devices == 0 or worker.index in self.careful | self.checks
         done, worker.todo = self.ledger.state(worker.index)
-        worker.process.send(msgspec.structs.replace(unit, done=done, careful=worker.careful))
+        worker.process.send(
+            msgspec.structs.replace(
+                unit, done=done, careful=worker.careful, check=worker.index in self.checks
+            )
+        )
         worker.deadline = time.monotonic() + self.request.timeout
 
     def _end(self, worker: Worker, kill: bool = True) -> str:
@@ -281,7 +307,7 @@ class Pool:
         if index is None:
             # It never came up (or was idle): the work must not wait for it.
             self.idle_losses += 1
-            if self.hello is None or self.idle_losses > IDLE_LOSSES:
+            if self.idle_losses > IDLE_LOSSES:
                 raise TolcalError(f"the worker for --device {worker.device} died: {reason}")
             if self.waiting or not self.workers or not worker.ready:
                 self._spawn(worker.device)
@@ -302,7 +328,7 @@ class Pool:
                 )
         self.waiting.appendleft(index)
         idle = next((w for w in self.workers if w.index is None and w.ready), None)
-        if idle is not None:
+        if idle is not None and index not in self.checks:
             self._assign(idle)
         else:
             self._spawn(worker.device)

@@ -117,6 +117,7 @@ def run_id(
     ]
     return digest(
         "shards", seeds[0], commit, environment, request.gate, request.explore, request.shard[1],
+        request.dtypes,
         run, sources,
     )  # fmt: skip
 

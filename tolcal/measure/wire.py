@@ -25,6 +25,9 @@ class Unit(msgspec.Struct, frozen=True):
     #: Wait for each kernel and report it at once, so that a lost worker is some kernel's fault.
     #: Otherwise the worker may launch many and report them together.
     careful: bool = True
+    #: Evaluate the reference on every case before any kernel's code is loaded: what is refused
+    #: then is the reference's fault and no kernel's.
+    check: bool = False
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):

@@ -133,10 +133,16 @@ class Worker:
     def unit(self, unit: Unit) -> None:
         """Measure every (case, kernel) of ``unit`` that is not done yet."""
         self.careful = unit.careful or self.device.type == "cpu"
-        for index, case in enumerate(unit.cases):
-            todo = [k for k in unit.kernels if (index, k.name) not in unit.done]
-            if todo:
-                self.case(unit, index, case, todo)
+        work = [
+            (index, case, todo)
+            for index, case in enumerate(unit.cases)
+            if (todo := [k for k in unit.kernels if (index, k.name) not in unit.done])
+        ]
+        if unit.check:
+            for _, case, _ in work:
+                self.prepare(unit.op, case)
+        for turn, (index, case, todo) in enumerate(work):
+            self.case(unit, index, case, todo, first=turn == 0)
         self.flush()
         self.send(Finished())
 
@@ -168,7 +174,32 @@ class Worker:
         quick = time.monotonic() - begun < QUICK_SECONDS
         self.most = min(2 * self.most, stats.CAPACITY) if quick else max(1, self.most // 2)
 
-    def case(self, unit: Unit, index: int, case: Case, todo: list[Kernel]) -> None:
+    def prepare(self, op: Op, case: Case, first: bool = True) -> Context | str:
+        """Inputs, reference and sensitivity of a case, or why memory does not hold them.
+
+        With ``first`` the reference must also give the same values again. TolcalError if the
+        reference is at fault.
+        """
+        reference = self.reference(op)
+        try:
+            context = Context(op, case, self.device, reference, again=first)
+            if self.careful:
+                context.input_hash()  # while the device is known to be sound
+        except TolcalError:
+            raise
+        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+            # A CPU allocation that fails is a bare RuntimeError.
+            full = isinstance(error, torch.OutOfMemoryError | MemoryError)
+            if not full:
+                self.leave_if_poisoned()  # by an earlier kernel
+            if not full and "allocate memory" not in str(error):
+                raise self.blame(op, case, error) from error
+            return f"inputs and reference: {describe_error(error)}"
+        except Exception as error:
+            raise self.blame(op, case, error) from error
+        return context
+
+    def case(self, unit: Unit, index: int, case: Case, todo: list[Kernel], first: bool) -> None:
         """Measure ``todo`` on one case; controls come first, as op folders list them."""
 
         def report(
@@ -187,26 +218,12 @@ class Worker:
                 runnable.append(kernel)
         if not runnable:
             return
-        reference = self.reference(unit.op)
-        try:
-            context = Context(unit.op, case, self.device, reference)
-            if self.careful:
-                context.input_hash()  # while the device is known to be sound
-        except TolcalError:
-            raise
-        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-            # A CPU allocation that fails is a bare RuntimeError.
-            full = isinstance(error, torch.OutOfMemoryError | MemoryError)
-            if not full:
-                self.leave_if_poisoned()  # by an earlier kernel
-            if not full and "allocate memory" not in str(error):
-                raise self.blame(unit.op, case, error) from error
+        context = self.prepare(unit.op, case, first)
+        if isinstance(context, str):
             for kernel in runnable:
                 self.send(Started(index, kernel.name))
-                report(kernel, "skipped", f"inputs and reference: {describe_error(error)}")
+                report(kernel, "skipped", context)
             return
-        except Exception as error:
-            raise self.blame(unit.op, case, error) from error
         roundoff = DTYPES[unit.op.compute_dtype].roundoff
         for kernel in runnable:
             self.send(Started(index, kernel.name))
