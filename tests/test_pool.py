@@ -69,8 +69,8 @@ def test_unlike_gpus_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(TolcalError) as caught:
         run(tmp_path, workers=2, cases=400)
     assert str(caught.value) == (
-        f"the GPUs here differ: {text.format('580.1')}, and cuda:1 is {text.format('570.9')}; one "
-        "run is of one kind: choose with --device cuda:N"
+        f"the GPUs here differ: cuda:0 is {text.format('580.1')}, and cuda:1 is "
+        f"{text.format('570.9')}; one run is of one kind: choose with --device cuda:N"
     )
     monkeypatch.setenv("STAND_IN_UNLIKE", "")
     assert len(run(tmp_path, workers=2)) == 4

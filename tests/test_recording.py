@@ -336,6 +336,35 @@ def test_another_environment_is_refused(
     assert (here / "r.jsonl.gz.part").read_bytes() == small[:-400]
 
 
+@pytest.mark.parametrize("what", ["notes", "damaged"])
+def test_what_can_not_be_read_is_not_overwritten(here: Path, small: bytes, what: str) -> None:
+    """Somebody's notes, or records behind a damaged first member: only --overwrite takes them."""
+    part = here / "r.jsonl.gz.part"
+    left = b"my notes" if what == "notes" else bytes([*small[:20], small[20] ^ 1, *small[21:]])
+    if what == "damaged":
+        left += b"\0" * 4096  # as long as a real one
+    part.write_bytes(left)
+    ops = corpus.load(here / "c")
+    asked = Request(ops=ops, dtypes=(), device="cpu", gate=1, explore=0)
+    for resume in (True, False):
+        with pytest.raises(TolcalError, match=r"bytes in which no record can be read"):
+            recording.measure_into(here / "r.jsonl.gz", asked, here / "c", resume, False)
+    assert part.read_bytes() == left
+
+
+def test_a_folder_that_goes_away_is_named(here: Path) -> None:
+    """Its end is an error of the file system, not of ours."""
+    out = here / "gone" / "r.jsonl.gz"
+
+    def work() -> None:  # what a run stands in
+        with recording._locked(out):
+            out.parent.rename(here / "elsewhere")
+            out.stat()
+
+    with pytest.raises(FileNotFoundError):
+        work()
+
+
 def test_a_foreign_part_is_refused(here: Path, small: bytes) -> None:
     """A file of that name that is none of ours is neither read nor overwritten."""
     part = here / "r.jsonl.gz.part"

@@ -225,9 +225,10 @@ class Pool:
         first = self.hello = self.hello or hello
         worker.device = hello.device
         if hello.environment != first.environment:
+            one, other = sorted((first, hello), key=lambda h: h.device)
             raise TolcalError(
-                f"the GPUs here differ: {first.environment.text}, and {worker.device} is "
-                f"{hello.environment.text}; one run is of one kind: choose with --device cuda:N"
+                f"the GPUs here differ: {one.device} is {one.environment.text}, and {other.device} "
+                f"is {other.environment.text}; one run is of one kind: choose with --device cuda:N"
             )
         self.uuids[worker.device] = hello.device_uuid
         worker.ready = True
