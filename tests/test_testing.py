@@ -416,6 +416,29 @@ def test_a_reference_may_use_one_buffer(cells: Path, kind: str) -> None:
     np.testing.assert_array_equal(np.asarray(ours.ref), 2 * x)
 
 
+def test_the_unit_is_that_of_the_evidence(cells: Path) -> None:
+    """compute_dtype can't stretch a bound; without evidence it can only shrink it."""
+    off = X * 2 + 1e-3
+
+    def says(op: str, compute_dtype: str | None) -> str:
+        try:
+            testing.assert_close(off, double, inputs=[X], op=op, compute_dtype=compute_dtype)
+        except (AssertionError, TolcalError) as error:
+            return str(error)
+        return "passes"
+
+    assert "u = 2^-24" in says("double", None)
+    assert "u = 2^-24" in says("double", "float32")
+    for other in ("float8_e5m2", "float16", "float64"):
+        assert "was fitted with u = 5.96046e-08, not" in says("double", other)
+    tolerances.write(cells, {("mine", "float32"): Tolerance(1e-6, 4.0, AllClose(2e-6, 2e-3))})
+    assert "u = 2^-24" in says("mine", None)
+    assert "u = 2^-53" in says("mine", "float64")
+    assert "rests on no evidence, so u may not be coarser than that of float32" in says(
+        "mine", "float16"
+    )
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("fallback", [None, "torch"])
 @KINDS

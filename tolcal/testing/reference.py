@@ -51,8 +51,8 @@ def inputs_of(reference: Any, inputs: Mapping[str, Any] | Sequence[Any] | None) 
     if nameless:
         star = "*" if nameless[0].kind == inspect.Parameter.VAR_POSITIONAL else ""
         raise TolcalError(
-            f"the reference function takes '{star}{nameless[0].name}' by position only; inputs are given "
-            "by name: wrap it, as in reference=lambda x: f(x)"
+            f"the reference function takes '{star}{nameless[0].name}' by position only; inputs are "
+            "given by name: wrap it, as in reference=lambda x: f(x)"
         )
     try:
         if isinstance(inputs, Mapping):
