@@ -248,7 +248,35 @@ Greatest residual and scaled error (1.05e+06 u of the scale): 0.5 at index (0, 1
 Bound: residual <= atol 1e-06 + scaled_tol 4 * u * (|ref| + sigma), u = 2^-24; residual = |out - ref| beyond half a gap of float32
 Evidence: rule residual, margin 2, 720 rows of 18 runs on NVIDIA H200; 0 of 18 held-out runs red; approved by ada at 2026-12-01T10:12:00Z
 Again: pytest 'tests/test_x.py::test_double[a b]'
-If the kernel is right and this is noise, measure and ask for more: pytest --tolcal-record out/tests.jsonl.gz; tolcal calibrate --history out/tests.jsonl.gz --json out/proposal.json; tolcal approve out/proposal.json double/float32 --widen REASON"""
+A value that is not finite is no noise, and no tolerance covers it: look at the kernel, its inputs and the reference"""
+    )
+
+
+def test_what_to_do_about_noise(cells: Path) -> None:
+    """The last line, where a wider tolerance could help: sessions of fresh inputs, in a history."""
+    with pytest.raises(AssertionError) as caught:
+        testing.assert_close(X * 2 + 1e-3, double, inputs=[X], op="double")
+    assert (
+        str(caught.value).splitlines()[-1]
+        == "If the kernel is right and this is noise, the cell needs more evidence (a control has "
+        "720 rows or more): parametrize the test over seeds, record sessions into a history, and "
+        "ask for more: pytest --tolcal-record out/history; tolcal calibrate --history out/history "
+        "--json out/proposal.json; tolcal approve out/proposal.json double/float32 --widen REASON. "
+        "A session in which a comparison failed becomes a file beside the history, as it says: "
+        "give that as one more --history"
+    )
+
+
+def test_where_there_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says so, and its remedy reads what it records."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(testing.UncalibratedError) as caught:
+        testing.assert_close(X * 2, double, inputs=[X], op="double", tolerances="none.toml")
+    assert (
+        str(caught.value) == "there is no none.toml yet, so no tolerance for double/float32; "
+        "measure it (pytest --tolcal-record out/history, or `tolcal run --history out/history`), "
+        "`tolcal calibrate --history out/history --json out/proposal.json`, `tolcal approve "
+        'out/proposal.json`, or give fallback="torch" to use torch\'s defaults meanwhile'
     )
 
 

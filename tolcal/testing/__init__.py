@@ -104,7 +104,11 @@ def assert_close(
         observer.compared(op, kernel or op, compared, u, found)
     if found is None:
         if fallback == "torch":
-            _torch_defaults(compared, str(missing))
+            try:
+                _torch_defaults(compared, str(missing))
+            except AssertionError:
+                _failed()
+                raise
         elif not any(observer.records for observer in observers):
             assert missing is not None
             raise missing
@@ -113,6 +117,7 @@ def assert_close(
     for observer in observers:
         observer.judged(op, form.name, judgement)
     if not judgement.passes:
+        _failed()
         raise AssertionError(failure(op, compared, found, judgement, u))
 
 
@@ -158,6 +163,11 @@ def tolerance_override(
     if not result and missing is not None:
         raise missing
     return result
+
+
+def _failed() -> None:
+    for observer in observers:
+        observer.failed()
 
 
 def _unit(dtype: str, compute_dtype: str | None, found: cells.Found | None) -> float:
