@@ -557,6 +557,18 @@ def test_opinfo_takes_the_overrides(cells: Path) -> None:
         testing.tolerance_override("triple")
 
 
+@pytest.mark.parametrize("lacks", ["torch", "expecttest"])
+def test_opinfo_needs_what_is_missing(
+    cells: Path, lacks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It names that alone."""
+    for name in [n for n in sys.modules if n.startswith("torch.testing._internal")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, lacks, None)
+    with pytest.raises(TolcalError, match=f"helpers can't be imported .*: pip install {lacks}$"):
+        testing.tolerance_override("double")
+
+
 def test_what_a_mixture_of_kinds_does(cells: Path) -> None:
     """A tensor beside arrays makes all of them tensors; gradients stay out of it."""
     x = torch.ones(3, requires_grad=True)

@@ -142,15 +142,15 @@ def tolerance_override(
     """``{torch.float16: tol(atol=..., rtol=...), ...}``, what OpInfo's ``toleranceOverride`` takes.
 
     Of all dtypes that the op has cells for. Raises UncalibratedError if it has none, TolcalError if
-    torch's test helpers can't be imported.
+    torch's test helpers can't be imported: they need ``expecttest``.
     """
     try:
         import torch
         from torch.testing._internal.common_device_type import tol
     except ImportError as error:
-        raise TolcalError(
-            f"torch's OpInfo helpers can't be imported ({error}): pip install torch expecttest"
-        ) from None
+        lacks = (error.name or "").split(".")[0]
+        remedy = f"pip install {lacks}" if lacks in ("torch", "expecttest") else "mend that first"
+        raise TolcalError(f"torch's OpInfo helpers can't be imported ({error}): {remedy}") from None
     result = {}
     missing: UncalibratedError | None = None
     for name in DTYPES:
