@@ -267,6 +267,20 @@ def test_what_to_do_about_noise(cells: Path) -> None:
     )
 
 
+def test_again_from_a_folder_below(cells: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node id starts at pytest's root; the line is for where its reader stands. And whole."""
+    test = f"tests/test_x.py::test_double[{'long-' * 100}]"
+    monkeypatch.setenv("PYTEST_CURRENT_TEST", f"{test} (call)")
+    below = cells.parent / "tests" / "below"
+    below.mkdir(parents=True)
+    (below.parent / "test_x.py").touch()
+    for here, expected in ((cells.parent, test), (below, test.replace("tests/", "../"))):
+        monkeypatch.chdir(here)
+        with pytest.raises(AssertionError) as caught:
+            testing.assert_close(X, double, inputs=[X], op="double")
+        assert f"Again: pytest '{expected}'" in str(caught.value).splitlines()
+
+
 def test_where_there_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says so, and its remedy reads what it records."""
     monkeypatch.chdir(tmp_path)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import shlex
+from pathlib import Path
 
 from tolcal.model import Evidence, one_line
 from tolcal.testing.arrays import Compared
@@ -52,7 +54,12 @@ def _again() -> str:
     if not test:
         return "the same call"
     seed = f" --tolcal-seed {drawn[test]}" if test in drawn else ""
-    return f"pytest {one_line(shlex.quote(test), 4000)}{seed}"
+    # Node ids start at pytest's root folder, its arguments here.
+    file, colons, rest = test.partition("::")
+    here = Path.cwd()
+    root = next((f for f in (here, *here.parents) if (f / file).is_file()), here)
+    named = os.path.relpath(root / file, here)
+    return f"pytest {one_line(shlex.quote(named + colons + rest), 4000)}{seed}"
 
 
 def _advice(cell: str, judgement: Judgement) -> str:
