@@ -123,6 +123,25 @@ def test_every_option_has_help(prog: str) -> None:
     """Every option of every command says what it does."""
     options = [a for a in COMMANDS[prog]._actions if a.option_strings]
     assert [a.dest for a in options if not a.help] == []
+    assert COMMANDS[prog].description
+
+
+@pytest.mark.parametrize(
+    ("prog", "says"),
+    [
+        ("tolcal report", "P.json a proposal, as `calibrate --json P.json` writes it"),
+        ("tolcal history import", "{gpuemu} gpuemu: what the authors of arXiv 2607.16228 publish"),
+        ("tolcal history import", "DIR folder that holds the run-*/results.jsonl"),
+        ("tolcal history ls", "List runs: when, where, how many records."),
+        ("tolcal history verify", "Read every shard and check it. Damage, a lost shard"),
+        ("tolcal run", "--device auto|cuda[:N]|cpu"),
+    ],
+)
+def test_help_says(prog: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the arguments are."""
+    with pytest.raises(SystemExit):
+        main([*prog.split()[1:], "--help"])
+    assert says in " ".join(capsys.readouterr().out.split())
 
 
 def test_top_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
@@ -176,8 +195,8 @@ ADVICE = (
         (["run", "relu", "--profile", "wild", "--corpus", str(CORPUS)],
          "unknown input profile 'wild'; known: default"),
         (["calibrate"],
-         "the history holds no record of a control that ran; measure some first (`tolcal run "
-         "--repeat N`) or check --history"),
+         "no record of a control that ran in out/history (not there); measure some first (`tolcal "
+         "run --repeat 18 --history DIR`), or name another with --history"),
         (["calibrate", "--history", "x.txt"],
          "--history x.txt: no such file or folder"),
         (["report", "P.json"],
@@ -541,6 +560,16 @@ def test_run_adds_to_the_history(measured: Path, capsys: pytest.CaptureFixture[s
     assert main(["history", "verify", "--history", str(measured / "h")]) == 0
     assert capsys.readouterr().out == (
         f"{measured / 'h'}: 6 records of 2 runs in 1 shard(s): good\n"
+    )
+
+
+def test_a_history_to_come_is_not_called_good(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where no run has been yet, there is nothing to verify."""
+    assert main(["history", "verify"]) == 0
+    assert capsys.readouterr().out == (
+        "out/history: there is no such history yet, so nothing was verified\n"
     )
 
 

@@ -52,7 +52,7 @@ HEAVY = {
     "numpy": {
         "tolcal.cases", "tolcal.stats.batch", "tolcal.stats.order", "tolcal.bounds",
         "tolcal.history.*", "tolcal.calibrate.*", "tolcal.compare", "tolcal.testing.arrays",
-        "tolcal.testing.judging",
+        "tolcal.testing.judging", "tolcal.testing.kinds", "tolcal.testing.reference",
     },
     "jinja2": {"tolcal.report.markdown"},
     "rich": {"tolcal.report.terminal"},

@@ -73,7 +73,7 @@ def test_the_python_example_runs(copy: Path, monkeypatch: pytest.MonkeyPatch) ->
         capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "def test_softmax(tolcal):" in fixture
+    assert "def test_softmax(tolcal, draw):" in fixture
 
 
 def test_gpu_commands_are_commands() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import subprocess
 import sys
@@ -247,7 +248,49 @@ Greatest residual and scaled error (1.05e+06 u of the scale): 0.5 at index (0, 1
 Bound: residual <= atol 1e-06 + scaled_tol 4 * u * (|ref| + sigma), u = 2^-24; residual = |out - ref| beyond half a gap of float32
 Evidence: rule residual, margin 2, 720 rows of 18 runs on NVIDIA H200; 0 of 18 held-out runs red; approved by ada at 2026-12-01T10:12:00Z
 Again: pytest 'tests/test_x.py::test_double[a b]'
-If the kernel is right and this is noise, measure and ask for more: pytest --tolcal-record out/tests.jsonl.gz; tolcal calibrate --history out/tests.jsonl.gz --json out/proposal.json; tolcal approve out/proposal.json double/float32 --widen REASON"""
+A value that is not finite is no noise, and no tolerance covers it: look at the kernel, its inputs and the reference"""
+    )
+
+
+def test_what_to_do_about_noise(cells: Path) -> None:
+    """The last line, where a wider tolerance could help: sessions of fresh inputs, in a history."""
+    with pytest.raises(AssertionError) as caught:
+        testing.assert_close(X * 2 + 1e-3, double, inputs=[X], op="double")
+    assert (
+        str(caught.value).splitlines()[-1]
+        == "If the kernel is right and this is noise, the cell needs more evidence (a control has "
+        "720 rows or more): parametrize the test over seeds, record sessions into a history, and "
+        "ask for more: pytest --tolcal-record out/history; tolcal calibrate --history out/history "
+        "--json out/proposal.json; tolcal approve out/proposal.json double/float32 --widen REASON. "
+        "A session in which a comparison failed becomes a file beside the history, as it says: "
+        "give that as one more --history"
+    )
+
+
+def test_again_from_a_folder_below(cells: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node id starts at pytest's root; the line is for where its reader stands. And whole."""
+    test = f"tests/test_x.py::test_double[{'long-' * 100}]"
+    monkeypatch.setenv("PYTEST_CURRENT_TEST", f"{test} (call)")
+    below = cells.parent / "tests" / "below"
+    below.mkdir(parents=True)
+    (below.parent / "test_x.py").touch()
+    for here, expected in ((cells.parent, test), (below, test.replace("tests/", "../"))):
+        monkeypatch.chdir(here)
+        with pytest.raises(AssertionError) as caught:
+            testing.assert_close(X, double, inputs=[X], op="double")
+        assert f"Again: pytest '{expected}'" in str(caught.value).splitlines()
+
+
+def test_where_there_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says so, and its remedy reads what it records."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(testing.UncalibratedError) as caught:
+        testing.assert_close(X * 2, double, inputs=[X], op="double", tolerances="none.toml")
+    assert (
+        str(caught.value) == "there is no none.toml yet, so no tolerance for double/float32; "
+        "measure it (pytest --tolcal-record out/history, or `tolcal run --history out/history`), "
+        "`tolcal calibrate --history out/history --json out/proposal.json`, `tolcal approve "
+        'out/proposal.json`, or give fallback="torch" to use torch\'s defaults meanwhile'
     )
 
 
@@ -293,6 +336,10 @@ def in_place(x: torch.Tensor) -> torch.Tensor:
     return x.mul_(2.0)
 
 
+def by_position(x: torch.Tensor, /) -> torch.Tensor:
+    return x * 2
+
+
 @pytest.mark.parametrize(
     ("call", "error", "says"),
     [
@@ -312,6 +359,17 @@ def in_place(x: torch.Tensor) -> torch.Tensor:
         ({"reference": lambda x: x.float()}, TolcalError, "returned a Tensor of torch.float32"),
         ({"reference": lambda x: x[:1]}, AssertionError, "shape [2], its reference [1]"),
         ({"actual": [2.0, 2.0]}, TolcalError, "actual is a list"),
+        ({"inputs": {"y": X}}, TolcalError, "don't fit the reference function (missing a required"),
+        ({"reference": by_position}, TolcalError, "takes 'x' by position only"),
+        ({"reference": by_position, "inputs": {"x": X}}, TolcalError, "takes 'x' by position only"),
+        ({"reference": lambda *x: x[0]}, TolcalError, "takes '*x' by position only"),
+        ({"actual": X.to_sparse()}, TolcalError, "actual is sparse (torch.sparse_coo); give a"),
+        ({"inputs": [X.to_sparse()]}, TolcalError, "inputs= 'x' is sparse"),
+        ({"reference": lambda x: x.to_sparse()}, TolcalError, "function's value is sparse"),
+        ({"actual": X.to("meta")}, TolcalError, "actual is on the meta device"),
+        ({"reference": X.to("meta"), "inputs": None}, TolcalError, "reference is on the meta dev"),
+        ({"reference": "2, 2", "inputs": None}, TolcalError, "reference is of dtype <U4, not of"),
+        ({"reference": [[1], [2, 3]], "inputs": None}, TolcalError, "reference is no array of num"),
     ],
 )
 def test_a_call_that_can_not_be_judged(
@@ -325,6 +383,122 @@ def test_a_call_that_can_not_be_judged(
         testing.assert_close(whole.pop("actual"), whole.pop("reference"), **whole)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_reference_that_is_no_function(cells: Path) -> None:
+    """Chance or a state in it would make sigma explode, so that zeros pass. numpy and torch."""
+    calls = [0]
+
+    def counting(x: Any) -> Any:
+        calls[0] += 1
+        return x * calls[0]
+
+    def drops(x: Any) -> Any:
+        return torch.nn.functional.dropout(torch.softmax(x, -1))
+
+    def noisy(x: Any) -> Any:
+        return x + np.random.default_rng().normal(size=x.shape)
+
+    def spoilt_later(x: Any) -> Any:  # the calls for sigma are what changes it
+        calls[0] += 1
+        return x * (1.0 if calls[0] < 3 else 2.0)
+
+    for function, kind in (
+        (counting, "numpy"), (counting, "torch"), (drops, "torch"), (noisy, "numpy"),
+        (spoilt_later, "numpy"), (spoilt_later, "torch"),
+    ):  # fmt: skip
+        calls[0] = 0
+        x = as_kind(np.ones((4, 64), np.float32), kind)
+        with pytest.raises(TolcalError, match="two different values for the same inputs") as said:
+            testing.assert_close(x * 0, function, inputs=[x], op="double")
+        assert "\n" not in str(said.value)
+
+
+@KINDS
+def test_a_reference_that_changes_what_is_no_float(cells: Path, kind: str) -> None:
+    """A mask, an index, and arrays in a list: all that goes in must come out as it was."""
+    x = as_kind(np.ones(4, np.float32), kind)
+
+    def flips(x: Any, mask: Any) -> Any:
+        mask[:2] = ~mask[:2]
+        return x * 2
+
+    def counts(x: Any, index: Any) -> Any:
+        index += 1
+        return x * 2
+
+    def fills(x: Any, state: Any) -> Any:
+        state[0][0] = 7
+        return x * 2
+
+    for function, other in (
+        (flips, as_kind(np.zeros(4, bool), kind)),
+        (counts, as_kind(np.arange(4), kind)),
+        (fills, [as_kind(np.zeros(4, np.float16), kind)]),
+    ):
+        name = list(inspect.signature(function).parameters)[1]
+        with pytest.raises(TolcalError, match=f"changes its input '{name}'"):
+            testing.assert_close(x * 2, function, inputs=[x, other], op="double")
+
+
+@KINDS
+def test_a_reference_may_use_one_buffer(cells: Path, kind: str) -> None:
+    """Its first value is kept apart from those of the perturbed inputs."""
+    x = np.arange(1.0, 5.0, dtype=np.float32)
+    buffer = as_kind(np.zeros(4), kind)
+
+    def fill(x: Any) -> Any:
+        buffer[:] = x * 2
+        return buffer
+
+    given = as_kind(x, kind)
+    ours = arrays.compare(given * 2, fill, [given], None)
+    plain = arrays.compare(given * 2, double, [given], None)
+    np.testing.assert_array_equal(np.asarray(ours.sigma), np.asarray(plain.sigma))
+    np.testing.assert_array_equal(np.asarray(ours.ref), 2 * x)
+
+
+def test_the_unit_is_that_of_the_evidence(cells: Path) -> None:
+    """compute_dtype can't stretch a bound; without evidence it can only shrink it."""
+    off = X * 2 + 1e-3
+
+    def says(op: str, compute_dtype: str | None) -> str:
+        try:
+            testing.assert_close(off, double, inputs=[X], op=op, compute_dtype=compute_dtype)
+        except (AssertionError, TolcalError) as error:
+            return str(error)
+        return "passes"
+
+    assert "u = 2^-24" in says("double", None)
+    assert "u = 2^-24" in says("double", "float32")
+    for other in ("float8_e5m2", "float16", "float64"):
+        assert "was fitted with u = 5.96046e-08, not" in says("double", other)
+    tolerances.write(cells, {("mine", "float32"): Tolerance(1e-6, 4.0, AllClose(2e-6, 2e-3))})
+    assert "u = 2^-24" in says("mine", None)
+    assert "u = 2^-53" in says("mine", "float64")
+    assert "rests on no evidence, so u may not be coarser than that of float32" in says(
+        "mine", "float16"
+    )
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("fallback", [None, "torch"])
+@KINDS
+def test_complex_numbers_are_refused(cells: Path, kind: str, fallback: Any) -> None:
+    """With an imaginary part that is wrong they would pass."""
+    real, wrong = as_kind(np.ones(3), kind), as_kind(np.ones(3) + 9j, kind)
+    options = {"op": "double" if fallback is None else "new", "fallback": fallback}
+    single = np.float32 if kind == "numpy" else torch.float32
+    out = real.astype(single) if kind == "numpy" else real.to(single)
+    for actual, reference, what in (
+        (out, wrong, "reference is complex128"),
+        (wrong, real, "actual is complex128"),
+        (out, [1 + 9j] * 3, "reference is complex128"),
+    ):
+        with pytest.raises(TolcalError, match=f"{what}: only real numbers can be judged"):
+            testing.assert_close(actual, reference, **options)
+    with pytest.raises(TolcalError, match=r"returned a .* of .*complex128"):
+        testing.assert_close(out, lambda x: x * (1 + 0j), inputs=[out], **options)
 
 
 @KINDS
@@ -395,6 +569,18 @@ def test_opinfo_takes_the_overrides(cells: Path) -> None:
     assert marked.tolerance_overrides is overrides
     with pytest.raises(testing.UncalibratedError):
         testing.tolerance_override("triple")
+
+
+@pytest.mark.parametrize("lacks", ["torch", "expecttest"])
+def test_opinfo_needs_what_is_missing(
+    cells: Path, lacks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It names that alone."""
+    for name in [n for n in sys.modules if n.startswith("torch.testing._internal")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, lacks, None)
+    with pytest.raises(TolcalError, match=f"helpers can't be imported .*: pip install {lacks}$"):
+        testing.tolerance_override("double")
 
 
 def test_what_a_mixture_of_kinds_does(cells: Path) -> None:

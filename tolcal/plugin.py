@@ -5,6 +5,7 @@ pytest imports it wherever tolcal is installed, so it imports nothing until it i
 
 from __future__ import annotations
 
+import argparse
 import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from tolcal.testing.observing import Headroom
     from tolcal.testing.recording import Recorder
 
+#: As of `tolcal run --seed`.
+MAX_SEED = 2**62
 _STATE = pytest.StashKey["_State"]()
 
 
@@ -30,11 +33,14 @@ class _State:
         given = config.getoption("--tolcal-seed")
         path = config.getoption("--tolcal-record")
         self.fresh = path is not None or given is not None
-        self.seed = secrets.randbits(62) if given is None else int(given)
+        self.seed = secrets.randbits(62) if given is None else given
         # The controller of pytest-xdist runs no test itself.
         self.spread = config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput")
         if self.spread:
-            self.lines = ["tests ran in workers: each has recorded into a file of its own"]
+            self.lines = [
+                "tests ran in workers: each has recorded into a file or shard of its own; one with "
+                "a failed comparison never into the history folder, but into a file beside it"
+            ]
         elif path is not None:
             self.recorder = _recorder(_path(config, Path(path)), self.seed)
         if config.getoption("--tolcal-report"):
@@ -56,8 +62,10 @@ class Comparisons:
         Only inputs that differ from run to run tell how a tolerance does on what it has not
         seen; a fixed seed otherwise keeps the suite from flaking.
         """
-        if self._state.recorder is not None:
-            self._state.recorder.fresh.add(self._node)
+        if self._state.fresh:
+            from tolcal.testing.observing import drawn
+
+            drawn[self._node] = self._state.seed
         fresh = self._state.seed if self._state.fresh else 0
         return int(digest("test inputs", self._node, fresh), 16) >> 2
 
@@ -86,10 +94,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("tolcal", "measured tolerances of GPU kernels")
     group.addoption("--tolcal-record", metavar="PATH",
                     help="write an error record of every comparison: a new .jsonl.gz file, or a "
-                    "history folder; `tolcal calibrate --history PATH` reads it")  # fmt: skip
+                    "history folder, which a session with a failed comparison does not join (it "
+                    "becomes a file beside it); `tolcal calibrate --history PATH` reads "
+                    "both")  # fmt: skip
     group.addoption("--tolcal-report", action="store_true",
                     help="show how much of its tolerance each op used")  # fmt: skip
-    group.addoption("--tolcal-seed", metavar="N", type=int,
+    group.addoption("--tolcal-seed", metavar="N", type=_seed,
                     help="seed of what tests draw from `tolcal.seed` (default: fixed; fresh with "
                     "--tolcal-record)")  # fmt: skip
 
@@ -107,9 +117,14 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Stops listening."""
     state = config.stash.get(_STATE, None)
-    if state is not None and (state.recorder or state.headroom):
-        from tolcal.testing.observing import observers
+    if state is None:
+        return
+    if state.recorder is not None:
+        state.recorder.release()  # a session that never came to its end
+    if state.fresh or state.headroom is not None:
+        from tolcal.testing.observing import drawn, observers
 
+        drawn.clear()
         observers[:] = [o for o in observers if o not in (state.recorder, state.headroom)]
 
 
@@ -141,19 +156,30 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 def _path(config: pytest.Config, path: Path) -> Path:
     """Where to record. Workers of pytest-xdist each have a file of their own."""
     worker = getattr(config, "workerinput", {}).get("workerid")
-    name = path.name
-    if worker and name.endswith((".jsonl", ".jsonl.gz")):
-        stem, dot, suffix = name.partition(".jsonl")
-        path = path.with_name(f"{stem}.{worker}{dot}{suffix}")
-    if path.is_file():
+    suffix = ".jsonl.gz"
+    if worker and path.name.endswith(suffix):
+        path = path.with_name(f"{path.name.removesuffix(suffix)}.{worker}{suffix}")
+    if path.name in ("", ".."):
+        path = path.resolve()
+    what = ""
+    if path.is_dir():
+        what = "is a folder" if path.name.endswith(suffix) else ""
+    elif path.exists():
+        what = "exists; its records are not overwritten"
+    elif path.suffix and not path.name.endswith(suffix):
+        what = "is no name of a records file"
+    if what:
         raise pytest.UsageError(
-            f"--tolcal-record {path}: exists; its records are not overwritten, give a new name"
-        )
-    if path.suffix and not name.endswith((".jsonl", ".jsonl.gz")):
-        raise pytest.UsageError(
-            f"--tolcal-record {path}: give a name that ends in .jsonl.gz, or a history folder"
+            f"--tolcal-record {path}: {what}; give a new name that ends in .jsonl.gz, or a history "
+            "folder (a name without a dot)"
         )
     return path
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal() or len(text) > 19 or int(text) > MAX_SEED:
+        raise argparse.ArgumentTypeError(f"{text}: a whole number from 0 to {MAX_SEED}")
+    return int(text)
 
 
 def _recorder(path: Path, seed: int) -> Recorder:

@@ -145,7 +145,8 @@ def build_parser() -> argparse.ArgumentParser:
         "render a proposal in any format",
         "tolcal report out/proposal.json --format comment",
     )  # fmt: skip
-    report.add_argument("proposal", metavar="P.json")
+    report.add_argument("proposal", metavar="P.json",
+                        help="a proposal, as `calibrate --json P.json` writes it")  # fmt: skip
     report.add_argument("--format", default="terminal", metavar="F",
                         help="comment, summary, json or terminal "
                         "(default: %(default)s)")  # fmt: skip
@@ -223,11 +224,19 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _add_history_commands(history: argparse.ArgumentParser) -> None:
     verbs = history.add_subparsers(dest="verb", required=True, metavar="VERB")
-    for name, text in (
-        ("ls", "list runs: when, where, how many records"),
-        ("verify", "read every shard and check it"),
-    ):
-        sub = verbs.add_parser(name, help=text, epilog=f"Example: tolcal history {name}")
+    for name, text, more in (
+        ("ls", "list runs: when, where, how many records", ""),
+        (
+            "verify", "read every shard and check it",
+            " Damage, a lost shard or an impossible record is exit status 2 and one line.",
+        ),
+    ):  # fmt: skip
+        sub = verbs.add_parser(
+            name,
+            help=text,
+            description=f"{text[0].upper()}{text[1:]}.{more}",
+            epilog=f"Example: tolcal history {name} --history out/history",
+        )
         sub.set_defaults(module="keeping", function=name)
         options.add_history(sub)
     importer = verbs.add_parser(
@@ -238,8 +247,10 @@ def _add_history_commands(history: argparse.ArgumentParser) -> None:
         epilog="Example: tolcal history import gpuemu results/ --history out/imported",
     )
     importer.set_defaults(module="keeping", function="import_foreign")
-    importer.add_argument("format", choices=("gpuemu",))
-    importer.add_argument("folder", metavar="DIR")
+    importer.add_argument("format", choices=("gpuemu",),
+                          help="gpuemu: what the authors of arXiv 2607.16228 publish")  # fmt: skip
+    importer.add_argument("folder", metavar="DIR",
+                          help="folder that holds the run-*/results.jsonl")  # fmt: skip
     importer.add_argument("--history", metavar="DIR",
                           help="history to add to (default: the configured one)")  # fmt: skip
     importer.add_argument("--device", default="unknown", metavar="NAME",

@@ -29,6 +29,12 @@ def calibrate(args: argparse.Namespace) -> int:
     config.must_exist(args)
     ops = _ops_if_any(settings.corpus)
     frame = history.read(settings.history)
+    if not ((frame["role"] == "control") & (frame["status"] == "ok")).any():
+        read = ", ".join(f"{p}{'' if p.exists() else ' (not there)'}" for p in settings.history)
+        raise TolcalError(
+            f"no record of a control that ran in {read}; measure some first (`tolcal run --repeat "
+            "18 --history DIR`), or name another with --history"
+        )
     # Approved tolerances are of the residual rule; against the paper's they say nothing.
     approved = tolerances.read(settings.tolerances) if args.rule == "residual" else {}
     legacy = {(op.name, d): atol for op in ops for d, atol in op.legacy_atol.items()}

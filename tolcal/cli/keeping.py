@@ -29,8 +29,12 @@ def verify(args: argparse.Namespace) -> int:
     from tolcal import history
 
     config.must_exist(args)
-    for line in history.verify(config.load(args).history):
-        print(line)
+    for path in config.load(args).history:
+        if path.suffix == "" and not path.exists():
+            print(f"{path}: there is no such history yet, so nothing was verified")
+            continue
+        for line in history.verify([path]):
+            print(line)
     return 0
 
 

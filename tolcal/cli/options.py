@@ -19,9 +19,9 @@ def add_history(parser: argparse.ArgumentParser) -> None:
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--device", metavar="auto|cuda|cpu",
-                        help="where kernels run (default: auto, a GPU if there is "
-                        "one)")  # fmt: skip
+    parser.add_argument("--device", metavar="auto|cuda[:N]|cpu",
+                        help="where kernels run: cuda is every visible GPU, cuda:1 that one "
+                        "(default: auto, a GPU if there is one)")  # fmt: skip
     parser.add_argument(
         "--timeout", type=factor, metavar="S", help="seconds a case may take (default 120)"
     )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from tolcal.model import DTYPES, NAME, TolcalError, Values
+from tolcal.model import DTYPES, NAME, TolcalError
 from tolcal.testing import arrays, cells
 from tolcal.testing.cells import UncalibratedError
 from tolcal.testing.judging import judge
@@ -75,7 +75,8 @@ def assert_close(
             or float64 may hold values of a narrower one.
         kernel: the control's name in records (default: the op's).
         compute_dtype: what u belongs to (default: as the cell's evidence says, else float32, or
-            float64 for float64 outputs).
+            float64 for float64 outputs). It must be what the evidence says; without evidence it
+            may only be finer than the default; without a cell, for records, it may be any.
         tolerances: the file (default: the nearest ``tolerances.toml`` above the calling file).
         fallback: ``"torch"``: if the cell is uncalibrated, warn and use torch's defaults.
 
@@ -98,12 +99,16 @@ def assert_close(
         found = cells.find(op, form.name, device, Path(tolerances) if tolerances else None)
     except UncalibratedError as error:
         missing = error
-    u = _unit(form.name, compute_dtype, found.values if found else None)
+    u = _unit(form.name, compute_dtype, found)
     for observer in observers:
         observer.compared(op, kernel or op, compared, u, found)
     if found is None:
         if fallback == "torch":
-            _torch_defaults(compared, str(missing))
+            try:
+                _torch_defaults(compared, str(missing))
+            except AssertionError:
+                _failed()
+                raise
         elif not any(observer.records for observer in observers):
             assert missing is not None
             raise missing
@@ -112,6 +117,7 @@ def assert_close(
     for observer in observers:
         observer.judged(op, form.name, judgement)
     if not judgement.passes:
+        _failed()
         raise AssertionError(failure(op, compared, found, judgement, u))
 
 
@@ -136,15 +142,15 @@ def tolerance_override(
     """``{torch.float16: tol(atol=..., rtol=...), ...}``, what OpInfo's ``toleranceOverride`` takes.
 
     Of all dtypes that the op has cells for. Raises UncalibratedError if it has none, TolcalError if
-    torch's test helpers can't be imported.
+    torch's test helpers can't be imported: they need ``expecttest``.
     """
     try:
         import torch
         from torch.testing._internal.common_device_type import tol
     except ImportError as error:
-        raise TolcalError(
-            f"torch's OpInfo helpers can't be imported ({error}): pip install torch expecttest"
-        ) from None
+        lacks = (error.name or "").split(".")[0]
+        remedy = f"pip install {lacks}" if lacks in ("torch", "expecttest") else "mend that first"
+        raise TolcalError(f"torch's OpInfo helpers can't be imported ({error}): {remedy}") from None
     result = {}
     missing: UncalibratedError | None = None
     for name in DTYPES:
@@ -159,15 +165,36 @@ def tolerance_override(
     return result
 
 
-def _unit(dtype: str, compute_dtype: str | None, values: Values | None) -> float:
-    """u: as asked for, as the evidence says, or that of fp32 (fp64 for fp64)."""
-    if compute_dtype is not None:
-        if compute_dtype not in DTYPES:
-            raise TolcalError(f"compute_dtype {compute_dtype!r}: known are {', '.join(DTYPES)}")
-        return DTYPES[compute_dtype].roundoff
-    if values is not None and values.evidence and values.evidence.roundoff:
-        return values.evidence.roundoff
-    return DTYPES["float64" if dtype == "float64" else "float32"].roundoff
+def _failed() -> None:
+    for observer in observers:
+        observer.failed()
+
+
+def _unit(dtype: str, compute_dtype: str | None, found: cells.Found | None) -> float:
+    """u: what the cell was fitted in, else as asked for, else that of fp32 (fp64 for fp64).
+
+    Raises TolcalError for a ``compute_dtype`` that would stretch the bound of a cell.
+    """
+    usual = "float64" if dtype == "float64" else "float32"
+    if compute_dtype is not None and compute_dtype not in DTYPES:
+        raise TolcalError(f"compute_dtype {compute_dtype!r}: known are {', '.join(DTYPES)}")
+    asked = DTYPES[compute_dtype or usual].roundoff
+    if found is None:
+        return asked  # nothing is judged by it: the record says in which unit it is
+    evidence = found.values.evidence
+    fitted = evidence.roundoff if evidence else None
+    if fitted and compute_dtype and asked != fitted:
+        raise TolcalError(
+            f"compute_dtype {compute_dtype!r}: {found.where} was fitted with u = {fitted:g}, not "
+            f"{asked:g}; leave it out, or, if the kernel now computes in {compute_dtype}, measure "
+            "and approve again (tolerances= may name a file without the cell meanwhile)"
+        )
+    if not fitted and asked > DTYPES[usual].roundoff:
+        raise TolcalError(
+            f"compute_dtype {compute_dtype!r}: {found.where} rests on no evidence, so u may not be "
+            f"coarser than that of {usual}; leave it out, or measure and approve the cell"
+        )
+    return fitted or asked
 
 
 def _torch_defaults(compared: arrays.Compared, missing: str) -> None:

@@ -61,10 +61,14 @@ def find(op: str, dtype: str, device: str, path: Path | None) -> Found:
         has = f"{op} has {', '.join(others)}" if others else "the op has no cell at all"
         hint = "" if others else tomlfile.did_you_mean(op, {o for o, _ in cells})
         known = "" if dtype in DTYPES else f"; known dtypes: {', '.join(DTYPES)}"
+        where, why = f"{path}: ", f" ({has}{hint}{known})"
+        if not path.is_file():
+            where, why = f"there is no {path} yet, so ", known
         raise UncalibratedError(
-            f"{path}: no tolerance for {op}/{dtype} ({has}{hint}{known}); measure it (pytest "
-            "--tolcal-record out/tests-1.jsonl.gz, or `tolcal run`), `tolcal calibrate`, `tolcal "
-            'approve`, or give fallback="torch" to use torch\'s defaults meanwhile'
+            f"{where}no tolerance for {op}/{dtype}{why}; measure it (pytest "
+            "--tolcal-record out/history, or `tolcal run --history out/history`), `tolcal "
+            "calibrate --history out/history --json out/proposal.json`, `tolcal approve "
+            'out/proposal.json`, or give fallback="torch" to use torch\'s defaults meanwhile'
         )
     values = tolerance.for_device(device)
     override = device if device in tolerance.on else ""

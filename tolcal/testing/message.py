@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import os
 import shlex
+from pathlib import Path
 
 from tolcal.model import Evidence, one_line
 from tolcal.testing.arrays import Compared
 from tolcal.testing.cells import Found
 from tolcal.testing.judging import Judgement, Worst
+from tolcal.testing.observing import current_test, drawn
 
 
 def failure(op: str, compared: Compared, found: Found, judgement: Judgement, u: float) -> str:
@@ -42,15 +44,38 @@ def failure(op: str, compared: Compared, found: Found, judgement: Judgement, u: 
         )
     lines += ["", f"Bound: {_bound(compared, found, u)}"]
     lines.append(f"Evidence: {_evidence(found)}")
-    test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0]
-    again = f"pytest {shlex.quote(test)}" if test else "the same call"
-    lines += [
-        f"Again: {one_line(again, 300)}",
-        "If the kernel is right and this is noise, measure and ask for more: pytest "
-        "--tolcal-record out/tests.jsonl.gz; tolcal calibrate --history out/tests.jsonl.gz "
-        f"--json out/proposal.json; tolcal approve out/proposal.json {op}/{dtype} --widen REASON",
-    ]
+    lines += [f"Again: {_again()}", _advice(f"{op}/{dtype}", judgement)]
     return "\n".join(lines)
+
+
+def _again() -> str:
+    """The command that runs this test on these inputs."""
+    test = current_test()
+    if not test:
+        return "the same call"
+    seed = f" --tolcal-seed {drawn[test]}" if test in drawn else ""
+    # Node ids start at pytest's root folder, its arguments here.
+    file, colons, rest = test.partition("::")
+    here = Path.cwd()
+    root = next((f for f in (here, *here.parents) if (f / file).is_file()), here)
+    named = os.path.relpath(root / file, here)
+    return f"pytest {one_line(shlex.quote(named + colons + rest), 4000)}{seed}"
+
+
+def _advice(cell: str, judgement: Judgement) -> str:
+    if judgement.mismatches:
+        return (
+            "A value that is not finite is no noise, and no tolerance covers it: look at the "
+            "kernel, its inputs and the reference"
+        )
+    return (
+        "If the kernel is right and this is noise, the cell needs more evidence (a control has 720 "
+        "rows or more): parametrize the test over seeds, record sessions into a history, and ask "
+        "for more: pytest --tolcal-record out/history; tolcal calibrate --history out/history "
+        f"--json out/proposal.json; tolcal approve out/proposal.json {cell} --widen REASON. A "
+        "session in which a comparison failed becomes a file beside the history, as it says: give "
+        "that as one more --history"
+    )
 
 
 def _element(worst: Worst, dtype: str, *, judge_size: bool = True) -> str:

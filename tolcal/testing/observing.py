@@ -23,9 +23,15 @@ class Observer(Protocol):
     def judged(self, op: str, dtype: str, judgement: Judgement) -> None:
         """Before a failing one raises."""
 
+    def failed(self) -> None:
+        """Of any that raises, by torch's defaults too."""
+
 
 #: Empty unless the plugin is at work.
 observers: list[Observer] = []
+#: Tests that drew their inputs from a seed of their session, and that seed; the inputs of others
+#: are the same in every session.
+drawn: dict[str, int] = {}
 
 
 def current_test() -> str:
@@ -57,6 +63,9 @@ class Headroom:
         if judgement.used > used:
             used, test = judgement.used, current_test()
         self.worst[op, dtype] = (count + 1, used, test)
+
+    def failed(self) -> None:
+        """Its share of the limit says so."""
 
     def lines(self) -> list[str]:
         """A table, the nearest to its limit first."""

@@ -9,7 +9,10 @@ rounding and is not recorded.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
+import shlex
+import tempfile
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,17 +25,22 @@ from tolcal import __version__, cases, history, stats
 from tolcal.history import jsonlines
 from tolcal.measure import git_state
 from tolcal.measure.environment import describe
-from tolcal.model import Case, CaseSet, Record, Run, Tolerance, digest
+from tolcal.model import Case, CaseSet, Record, Run, TolcalError, Tolerance, digest, plural
 from tolcal.testing.arrays import Compared
 from tolcal.testing.cells import Found
 from tolcal.testing.judging import Judgement
-from tolcal.testing.observing import current_test
+from tolcal.testing.observing import current_test, drawn
 
 PROFILE = "tests"
 
 
 class Recorder:
-    """Writes a record for every comparison: into a new file, or as a shard of a history folder."""
+    """Writes a record for every comparison: into a new file, or as a shard of a history folder.
+
+    The file is there from the start, so that of two sessions one is refused, and what can't be
+    written is known before the tests have run. A session in which a comparison failed does not
+    join a history: it becomes a file beside it. Raises TolcalError if the place can't be used.
+    """
 
     records = True
 
@@ -46,10 +54,14 @@ class Recorder:
         self.kept: list[Record] = []
         #: Comparisons made so far, by test.
         self.seen: Counter[str] = Counter()
-        #: Tests that drew their inputs from this session's seed: others repeat in every run.
-        self.fresh: set[str] = set()
         self.rounded = 0
-        self.failed = 0
+        self.failures = 0
+        #: Tests may change the working folder.
+        self.whole = path.absolute()
+        self.folder = not path.name.endswith(".jsonl.gz")
+        #: What this session has made and not filled yet.
+        self.empty: Path | None = None
+        self._claim()
 
     def compared(
         self, op: str, kernel: str, compared: Compared, roundoff: float, found: Found | None
@@ -63,7 +75,7 @@ class Recorder:
         out, ref = _tensor(compared.out, compared.dtype.name), _tensor(compared.ref, "float64")
         zero = torch.zeros_like(ref)
         sigma = zero if compared.sigma is None else _tensor(compared.sigma, "float64")
-        fresh = test in self.fresh
+        fresh = test in drawn
         case = Case(
             op=op,
             dtype=compared.dtype.name,
@@ -93,8 +105,11 @@ class Recorder:
         )
 
     def judged(self, op: str, dtype: str, judgement: Judgement) -> None:
-        """Counts what failed: the user must know that the file holds it."""
-        self.failed += not judgement.passes
+        """A record knows all that judging found."""
+
+    def failed(self) -> None:
+        """Counts: the user must know that the file holds it."""
+        self.failures += 1
 
     def _run(self, device: torch.device) -> Run:
         if device not in self.runs:
@@ -113,37 +128,84 @@ class Recorder:
             )
         return self.runs[device]
 
+    def _claim(self) -> None:
+        try:
+            if self.folder:
+                new = not self.whole.exists()
+                self.whole.mkdir(parents=True, exist_ok=True)
+                self.empty = self.whole if new else None
+                with tempfile.TemporaryFile(dir=self.whole):
+                    pass
+                return
+            self.whole.parent.mkdir(parents=True, exist_ok=True)
+            self.whole.open("xb").close()
+            self.empty = self.whole
+        except OSError as error:
+            self.release()
+            why = f"cannot write there: {error.strerror}; give another path"
+            if isinstance(error, FileExistsError) and error.filename == str(self.whole):
+                why = "exists; its records are not overwritten, give a new name"
+            raise TolcalError(f"--tolcal-record {self.path}: {why}") from None
+
+    def release(self) -> None:
+        """Removes what was made for records that did not come."""
+        with contextlib.suppress(OSError):  # a folder that somebody else has put something into
+            if self.empty is not None:
+                self.empty.rmdir() if self.folder else self.empty.unlink()
+        self.empty = None
+
     def close(self) -> list[str]:
         """Writes what was kept; returns what to say of it."""
-        lines = []
         if not self.kept:
-            lines.append(f"no record was made, so {self.path} was not written")
-        elif self.path.name.endswith((".jsonl", ".jsonl.gz")):
-            with jsonlines.Writer(self.path) as writer:
-                for run in self.runs.values():
-                    writer.write(run)
-                    for record in self.kept:
-                        if record.run.id == run.id:
-                            writer.write(record)
+            self.release()
+            lines = [f"no record was made, so {self.path} was not written"]
+        elif not self.folder:
+            self.empty = None
+            self._write(self.whole)
+            lines = [f"{self._kept(self.path)}: {_calibrate(self.path)}"]
+            if self.failures:
+                lines.append(
+                    f"{plural(self.failures, 'comparison')} failed: if the kernel is wrong, keep "
+                    "the file out of your history"
+                )
+        elif not self.failures:
+            self.empty = None
+            history.add(self.whole, self.kept)
+            lines = [f"{self._kept(self.path)}: {_calibrate(self.path)}"]
         else:
-            history.add(self.path, self.kept)
-        if self.kept:
-            fresh = sum(r.case_set == "explore" for r in self.kept)
-            lines.append(
-                f"{len(self.kept)} records in {self.path} (seed {self.seed}; {fresh} of fresh "
-                f"inputs): tolcal calibrate --history {self.path}"
-            )
+            self.release()  # a new folder stays empty
+            name = f"{self.whole.name}.failed-{self.session}.jsonl.gz"
+            self._write(self.whole.with_name(name))
+            beside = self.path.parent / name
+            both = [self.path, beside] if self.whole.exists() else [beside]
+            lines = [
+                f"{plural(self.failures, 'comparison')} failed, so nothing was added to "
+                f"{self.path}: {self._kept(beside)}",
+                f"if the kernel is right, read that file too: {_calibrate(*both)}",
+            ]
         if self.rounded:
             lines.append(
                 f"{self.rounded} comparisons not recorded: their reference is in the kernel's own "
                 "dtype, or they are empty; give a float64 value, or the function"
             )
-        if self.failed:
-            lines.append(
-                f"{self.failed} of them failed: if the kernel is wrong, keep the file out of your "
-                "history"
-            )
         return lines
+
+    def _kept(self, where: Path) -> str:
+        fresh = sum(r.case_set == "explore" for r in self.kept)
+        return f"{len(self.kept)} records in {where} (seed {self.seed}; {fresh} of fresh inputs)"
+
+    def _write(self, path: Path) -> None:
+        with jsonlines.Writer(path) as writer:
+            for run in self.runs.values():
+                writer.write(run)
+                for record in self.kept:
+                    if record.run.id == run.id:
+                        writer.write(record)
+
+
+def _calibrate(*paths: Path) -> str:
+    """The command that reads them."""
+    return " ".join(["tolcal calibrate", *(f"--history {shlex.quote(str(p))}" for p in paths)])
 
 
 def _tensor(value: Any, dtype: str) -> torch.Tensor:
