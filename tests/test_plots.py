@@ -81,7 +81,9 @@ def test_the_curve_passes_through_the_held_out_figures() -> None:
         proposal().held_out.runs,
         proposal().held_out.runs_with_false_alarms,
     )
-    recalls = [b.proposed for b in proposal().buggy if b.proposed]
+    scalable = {(c.op, c.dtype) for c in proposal().cells if c.paper_atol}
+    assert 25 < len(scalable) < 42  # bfloat16 has cells whose p95 is 0
+    recalls = [b.proposed for b in proposal().buggy if b.proposed and (b.op, b.dtype) in scalable]
     assert curve.detectable == sum(r.detectable for r in recalls)
     assert now.flagged == sum(r.detectable_flagged for r in recalls)
     for name in ("red", "flagged", "paper_red", "paper_flagged"):

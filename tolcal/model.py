@@ -481,7 +481,7 @@ class CurvePoint(msgspec.Struct, frozen=True):
 
 
 class Curve(msgspec.Struct, frozen=True):
-    """Recall against false alarms, of cells that have both a tolerance and a published one."""
+    """Recall against false alarms, of the cells with a tolerance and a published atol above 0."""
 
     runs: int
     detectable: int

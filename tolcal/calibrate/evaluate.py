@@ -30,7 +30,9 @@ class Alarm(msgspec.Struct, frozen=True):
     rows: int = 0
     wrong: int = 0
     share: float = 0.0
-    compared: bool = False  # whether the published rule judged them too
+    #: both rules in the cells where the published atol is not 0, which no factor would change
+    compared: bool = False
+    compared_share: float = 0.0
     paper_share: float = 0.0
 
     def with_(self, other: Alarm) -> Alarm:
@@ -40,6 +42,7 @@ class Alarm(msgspec.Struct, frozen=True):
             self.wrong + other.wrong,
             max(self.share, other.share),
             self.compared or other.compared,
+            max(self.compared_share, other.compared_share),
             max(self.paper_share, other.paper_share),
         )
 
@@ -127,8 +130,7 @@ def leave_one_out(
             if not mask.any():
                 continue
             theirs = control.rows["max_abs"].to_numpy(np.float64)[mask]
-            compared = atol is not None
-            by_paper = float(paper_share(theirs, atol).max()) if atol is not None else 0.0
+            by_paper = float(theirs.max() / atol) if atol else 0.0
             if tolerance is not None:
                 judged = select(control.judged, mask)
                 flagged = bounds.exceeds(judged, tolerance)
@@ -137,16 +139,15 @@ def leave_one_out(
                 flagged, share = theirs > atol, by_paper
             else:
                 continue
-            counted = Alarm(int(mask.sum()), int(flagged.sum()), share, compared, by_paper)
+            counted = Alarm(int(mask.sum()), int(flagged.sum()), share)
+            if atol:
+                counted = msgspec.structs.replace(
+                    counted, compared=True, compared_share=share, paper_share=by_paper
+                )
             alarm = alarm.with_(counted)
         if alarm.rows:
             result[run] = alarm
     return result
-
-
-def paper_share(max_abs: bounds.Floats, atol: float) -> bounds.Floats:
-    """How much of the published rule's atol each row uses; of an atol of 0, none or too much."""
-    return max_abs / atol if atol else np.where(max_abs > 0, np.inf, 0.0)
 
 
 def paper_without(members: list[Control], run: str) -> float | None:

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from tolcal import bounds
-from tolcal.calibrate.evaluate import Alarms, paper_share
+from tolcal.calibrate.evaluate import Alarms
 from tolcal.calibrate.rows import Control, judged_rows
 from tolcal.model import (
     SHARE_EDGES,
@@ -148,13 +148,16 @@ def _used(
 def buggy_shares(
     faults: pd.DataFrame, proposed: Tolerance | None, paper: float | None
 ) -> Judged | None:
-    """The detectable rows of a cell under both rules; None if either rule has no tolerance."""
+    """The detectable rows of a cell under both rules; None where they can't be compared.
+
+    A published atol of 0 stays 0 whatever it is multiplied by.
+    """
     rows = faults[(faults["same_as_control"] == False).to_numpy(dtype=bool)]  # noqa: E712
-    if proposed is None or paper is None:
+    if proposed is None or not paper:
         return None
     return Judged(
         ours=bounds.share(judged_rows(rows), proposed),
-        paper=paper_share(rows["max_abs"].to_numpy(np.float64), paper),
+        paper=rows["max_abs"].to_numpy(np.float64) / paper,
     )
 
 
@@ -176,7 +179,7 @@ def curve(buggy: Sequence[Judged], alarms: Alarms) -> Curve | None:
         points=tuple(
             CurvePoint(
                 factor=factor,
-                red=sum(a.share > factor for a in runs),
+                red=sum(a.compared_share > factor for a in runs),
                 flagged=int((ours > factor).sum()),
                 paper_red=sum(a.paper_share > factor for a in runs),
                 paper_flagged=int((paper > factor).sum()),
