@@ -81,6 +81,12 @@ def small() -> Document:
     return Document(proposal, verdict)
 
 
+@functools.cache
+def uncalibrated() -> Document:
+    """The same records, too few for a tolerance, and nothing hand-picked."""
+    return Document(calibrate.calibrate(history.to_frame(columns.from_records(records()))))
+
+
 def hostile() -> Document:
     """``small`` with every string of it a hostile one, where its type allows any string."""
     words = iter(HOSTILE * 1000)

@@ -111,10 +111,7 @@ def pictures(document: Document) -> dict[str, bytes]:
     return made
 
 
-_PICTURE = {
-    "range": {"category": ["#0072b2", "#c04a00", "#00795a", "#8a3a7a", "#6b5b00"]},
-    "point": {"filled": True},
-}
+_PICTURE = {"range": {"category": ["#0072b2", "#c04a00", "#00795a", "#8a3a7a", "#6b5b00"]}}
 
 
 def _content(whole: dict[str, data.Table], ordered: list[CellProposal]) -> dict[str, Any]:

@@ -6,16 +6,23 @@ reaches an expression. No sign is by colour alone: shape, dash or a number says 
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import altair as alt
 
 #: Vega-Lite of the specifications, as the scripts beside them must be.
 VEGA_LITE = ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
-#: The steps of a share of the tolerance; dark text is readable on each colour.
-STEPS = (0.01, 0.1, 0.5, 1.0, 10.0)
-STEP_COLOURS = ("#eef3f8", "#d3e3f1", "#b3cfe8", "#8fbbe0", "#fdc48f", "#ff9c4f")
-_LINES = ["hand-picked", "published rule", "approved", "proposed"]
+#: Shares in steps: up to this, these words, this colour; dark text is readable on each.
+STEPS = (
+    (0.01, "up to 0.01", "#eef3f8"),
+    (0.1, "up to 0.1", "#d3e3f1"),
+    (0.5, "up to 0.5", "#b3cfe8"),
+    (1.0, "up to 1", "#8fbbe0"),
+    (10.0, "up to 10: fails", "#fdc48f"),
+    (math.inf, "beyond 10: fails", "#ff9c4f"),
+)
+_LINES = ["hand-picked", "published rule", "approved", "proposed", "approved and proposed"]
 _LOG = alt.Scale(type="log", nice=False)
 _POWERS = alt.Axis(format="~e", tickCount=8, labelOverlap="greedy")
 _TOP = alt.Legend(title=None, orient="top", labelLimit=300)
@@ -45,17 +52,21 @@ def _one() -> alt.Chart:
     return alt.Chart(alt.InlineData(values=[{"one": 1}]))
 
 
-def _filled(column: str) -> alt.Color:
-    scale = alt.Scale(type="threshold", domain=list(STEPS), range=list(STEP_COLOURS))
-    legend = alt.Legend(title="share of the tolerance", orient="top", type="symbol", columns=3,
-                        symbolType="square", symbolStrokeColor="#888")  # fmt: skip
-    return alt.Color(f"{column}:Q", scale=scale, legend=legend)
+def _filled() -> alt.Color:
+    scale = alt.Scale(domain=[step[1] for step in STEPS], range=[step[2] for step in STEPS])
+    legend = alt.Legend(title="share of the tolerance", orient="top", symbolType="square")
+    return alt.Color("step:N", scale=scale, legend=legend)
+
+
+def step(share: float) -> str:
+    """The words of a share's step."""
+    return next(words for most, words, _ in STEPS if share <= most)
 
 
 def tightening() -> Spec:
     """Columns cell, rank, what, value: one line a cell, from what holds now to the proposal."""
     y = alt.Y("cell:N", sort=alt.EncodingSortField("rank", op="min"), title=None)
-    x = alt.X("value:Q", scale=_LOG, title="allowed of |out - ref| at the median element",
+    x = alt.X("value:Q", scale=_LOG, title="allowed of |out - ref|",
               axis=_POWERS)  # fmt: skip
     order = ["now", "published rule", "proposed"]
     base = alt.Chart(_rows()).encode(y=y)
@@ -136,15 +147,16 @@ def over_time() -> Spec:
 
 
 def heat() -> Spec:
-    """Columns kernel, dtype, size, share: the largest share by kernel, dtype and size of shape."""
+    """The largest share by kernel, dtype and size of shape.
+
+    Columns kernel, dtype, size, share, step, text, dims.
+    """
     base = alt.Chart().encode(
         x=alt.X("size:O", title="product of the dims, up to", axis=alt.Axis(labelAngle=-45)),
         y=alt.Y("kernel:N", title=None),
-    )
-    cells = base.mark_rect(stroke="#888", strokeWidth=0.3).encode(
-        color=_filled("share"),
         tooltip=["kernel:N", "dtype:N", "size:O", alt.Tooltip("share:Q", format=".2~g"), "dims:N"],
     )
+    cells = base.mark_rect(stroke="#888", strokeWidth=0.3).encode(color=_filled())
     numbers = base.mark_text(fontSize=8, color="#111").encode(text="text:N")
     return _spec(
         alt.layer(cells, numbers, data=_rows())
@@ -208,13 +220,18 @@ def spreads() -> Spec:
     )  # fmt: skip
     limits = alt.Chart(_rows()).transform_filter("isValid(datum.line)").encode(y=alt.Y("value:Q"))
     dash = alt.StrokeDash("line:N", legend=None, scale=alt.Scale(
-        domain=_LINES, range=[[2, 2], [8, 3], [1, 0], [6, 2, 1, 2]]))  # fmt: skip
+        domain=_LINES, range=[[2, 2], [8, 3], [1, 0], [6, 2, 1, 2], [1, 0]]))  # fmt: skip
     rules = limits.mark_rule(strokeWidth=1.5).encode(strokeDash=dash)
-    words = limits.mark_text(align="right", baseline="bottom", dy=-2).encode(
-        x=alt.value("width"), text="line:N"
+    right = limits.transform_filter("datum.line != 'published rule'").mark_text(
+        align="right", baseline="bottom", dy=-2
     )
+    left = limits.transform_filter("datum.line == 'published rule'").mark_text(
+        align="left", baseline="bottom", dx=2, dy=-2
+    )
+    words = (right.encode(x=alt.value("width"), text="line:N"),
+             left.encode(x=alt.value(0), text="line:N"))  # fmt: skip
     return _spec(
-        alt.layer(whiskers, quartiles, middles, rules, words).properties(
+        alt.layer(whiskers, quartiles, middles, rules, *words).properties(
             width=640, height=320,
             description="Largest residuals of the records of each run, by kernel, with the "
             "tolerances as lines",
@@ -250,16 +267,14 @@ def shares() -> Spec:
 
 
 def shapes() -> Spec:
-    """Columns kernel, dims, share, text: the largest share of each shape."""
+    """Columns kernel, dims, share, step, text: the largest share of each shape."""
     base = alt.Chart(_rows()).encode(
         y=alt.Y("dims:N", title=None, sort=alt.EncodingSortField("share", op="max",
                                                                  order="descending")),
         x=alt.X("kernel:N", title=None, axis=alt.Axis(orient="top", labelAngle=-30)),
-    )  # fmt: skip
-    cells = base.mark_rect(stroke="#888", strokeWidth=0.3).encode(
-        color=_filled("share"),
         tooltip=["kernel:N", "dims:N", alt.Tooltip("share:Q", format=".2~g")],
-    )
+    )  # fmt: skip
+    cells = base.mark_rect(stroke="#888", strokeWidth=0.3).encode(color=_filled())
     numbers = base.mark_text(fontSize=9, color="#111").encode(text="text:N")
     return _spec(
         alt.layer(cells, numbers).properties(

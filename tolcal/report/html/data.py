@@ -16,6 +16,7 @@ import msgspec
 from tolcal.model import SHARE_EDGES, CellPlots, CellProposal, Proposal, Verdict, one_line
 from tolcal.report import text
 from tolcal.report.document import Document
+from tolcal.report.html import charts
 
 #: Cells that the overview charts draw, the most important first; the table has all of them.
 MAX_CELLS = 60
@@ -97,21 +98,20 @@ def recall(proposal: Proposal) -> Table:
     curve = proposal.curve
     if curve is None or not curve.runs or not curve.detectable:
         return _table([])
-    rows = []
-    for point in curve.points:
-        for rule, red, flagged in (
-            ("tolcal", point.red, point.flagged),
-            ("published rule", point.paper_red, point.paper_flagged),
-        ):
-            rows.append(
-                {
-                    "rule": rule,
-                    "factor": point.factor,
-                    "red": red / curve.runs,
-                    "recall": flagged / curve.detectable,
-                    "now": point.factor == 1.0,
-                }
-            )
+    rows: list[Row] = []
+    for rule, counts in (
+        ("tolcal", [(p.factor, p.red, p.flagged) for p in curve.points]),
+        ("published rule", [(p.factor, p.paper_red, p.paper_flagged) for p in curve.points]),
+    ):
+        before = None
+        for factor, red, flagged in counts:
+            now = factor == 1.0
+            if now or (red, flagged) != before:  # a plateau is one point of the curve
+                rows.append(
+                    {"rule": rule, "factor": factor, "red": red / curve.runs,
+                     "recall": flagged / curve.detectable, "now": now}
+                )  # fmt: skip
+            before = (red, flagged)
     return _table(rows)
 
 
@@ -162,7 +162,7 @@ def heat(proposal: Proposal) -> Table:
     return _table(
         [
             {"kernel": kernel, "dtype": dtype, "size": size, "share": share, "dims": dims,
-             "text": _brief(share)}
+             "step": charts.step(share), "text": _brief(share)}
             for (kernel, dtype, size), (share, dims) in sorted(worst.items())
         ]
     )  # fmt: skip
@@ -202,6 +202,13 @@ def spreads(plots: CellPlots, proposal: Proposal) -> Table:
         "approved": plots.approved,
         "proposed": plots.proposed,
     }
+    if (
+        plots.approved
+        and plots.proposed
+        and math.isclose(plots.approved, plots.proposed, rel_tol=0.1)
+    ):  # their names would lie upon each other
+        del lines["proposed"]
+        lines["approved and proposed"] = lines.pop("approved")
     kernels = [k for k in plots.kernels if k.spreads]
     seen = [q for k in kernels for s in k.spreads for q in s.quantiles if q > 0]
     floor = min([*seen, *(v for v in lines.values() if v)], default=1.0) / 2
@@ -243,7 +250,7 @@ def shapes(plots: CellPlots) -> Table:
     return _table(
         [
             {"kernel": name(kernel.kernel), "dims": name(shape.dims), "share": shape.share,
-             "text": _brief(shape.share)}
+             "step": charts.step(shape.share), "text": _brief(shape.share)}
             for kernel in plots.kernels
             for shape in kernel.shapes
         ]
@@ -334,7 +341,7 @@ def cell_facts(cell: CellProposal) -> list[tuple[str, str]]:
         ("Allowed at the median element",
          f"now {text.scientific(cell.allowed_now)} ({_SOURCES[cell.allowed_source]}), proposed "
          f"{text.scientific(cell.allowed_proposed)}, published rule "
-         f"{text.scientific(cell.allowed_paper)}; tighter {text.factor(cell.tightening)}"),
+         f"{text.scientific(cell.allowed_paper)}; tightening {text.factor(cell.tightening)}"),
         ("Evidence", f"{cell.rows} records of {cell.runs} runs on "
          f"{', '.join(name(d) for d in cell.devices) or 'no device'}; "
          + text.held_out_claim(cell.held_out.runs_with_false_alarms, cell.held_out.runs)),

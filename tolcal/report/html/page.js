@@ -59,10 +59,11 @@
       if (by) spec.height = spec.height.step * new Set(rows.map((row) => row[by])).size;
       spec.autosize = { type: "fit-x", contains: "padding" };
     }
-    await vegaEmbed(element, spec, {
+    // The inner element gets a role and words of its own. Errors alone are logged: a layer without
+    // rows (a cell without tolerances has no lines) is a warning each time.
+    await vegaEmbed(element.firstElementChild, spec, {
       mode: "vega-lite", renderer: "svg", actions: false, ast: true, defaultStyle: false,
-      config: config(),
-      tooltip: { theme: dark() ? "dark" : "light" },
+      logLevel: 1, config: config(), tooltip: { theme: dark() ? "dark" : "light" },
     });
   };
   // One after the other, so that a page that is left midway never draws into what is gone.
@@ -225,7 +226,7 @@
         kernel.dims]) row.append(make("td", String(text)));
       row.insertCell().append(command(kernel.replay));
     }
-    const scroll = make("div", undefined, { class: "scroll", role: "region", tabindex: "0",
+    const scroll = make("div", undefined, { class: "scroll", role: "group", tabindex: "0",
       "aria-label": "Kernels of this cell" });
     scroll.append(table);
     return scroll;
@@ -251,7 +252,8 @@
         const [title, caption] = CAPTIONS[name];
         const figure = make("figure");
         const chart = make("div", undefined, { class: "chart scroll", id: `cell-${name}`,
-          role: "region", tabindex: "0", "aria-label": `${title}: ${link}` });
+          role: "group", tabindex: "0", "aria-label": `${title}: ${link}` });
+        chart.append(make("div"));
         figure.append(make("h3", title), chart, make("figcaption", caption));
         body.push(figure);
         charts.push([chart, data.specs[name], table]);
