@@ -219,15 +219,16 @@ def test_a_link_to_nothing_says_so(visit: Open) -> None:
 # --- the table ------------------------------------------------------------------------------
 
 
-def test_columns_sort_by_value(visit: Open) -> None:
+@pytest.mark.parametrize(("key", "field"), [("now", "allowed_now"), ("tightening", "tightening")])
+def test_columns_sort_by_value(visit: Open, key: str, field: str) -> None:
     """By number, not by its text; a second press turns round; what has no value stays last."""
     page = visit("real")
     cells = {f"{c.op}/{c.dtype}": c for c in real().proposal.cells}
-    head = page.locator("#table th[data-key=now]")
+    head = page.locator(f"#table th[data-key={key}]")
     for order, downwards in (("descending", True), ("ascending", False)):
         head.get_by_role("button").click()
         assert head.get_attribute("aria-sort") == order
-        values = [cells[link].allowed_now for link in column(page, 1)]
+        values = [getattr(cells[link], field) for link in column(page, 1)]
         known = [v for v in values if v is not None]
         assert known == sorted(known, reverse=downwards)
         assert values[: len(known)] == known
