@@ -319,3 +319,47 @@ def test_allowed_is_the_bound_and_half_a_gap() -> None:
         0.5 + 8 * 2.0**-10 * 16 + 2.0**-10
     )
     assert bounds.allowed(tolerance(0.0, 0.0), "float32", U, 16.0, 1.0) == 2.0**-24
+
+
+# --- share ------------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=300, derandomize=True)
+@given(
+    honest,
+    st.floats(1e-9, 1e-3),
+    st.floats(0.5, 300.0),
+    st.floats(0.01, 0.9) | st.none(),
+    st.floats(-1.0, 1.0),
+    st.sampled_from([1023, 1024, 9000]),
+    st.sampled_from([0, 1]),
+    st.floats(0.1, 10.0),
+)
+def test_a_share_is_the_factor_at_which_a_row_begins_to_pass(
+    elements: Elements,
+    atol: float,
+    c: float,
+    bias_tol: float | None,
+    bias: float,
+    count: int,
+    mismatch: int,
+    factor: float,
+) -> None:
+    """With every part of the tolerance times t, a row exceeds just if its share is above t."""
+    row = judged(elements, bias=bias, bias_count=count, mismatch=mismatch)
+    share = float(bounds.share(row, tolerance(atol, c, bias_tol))[0])
+    if abs(share - factor) <= 1e-9 * factor:
+        return  # the two ways of computing it may round apart
+    grown = tolerance(atol * factor, c * factor, bias_tol and bias_tol * factor)
+    assert bool(bounds.exceeds(row, grown)[0]) == (share > factor)
+
+
+def test_share_by_hand() -> None:
+    """Half the bound; twice the bias bound; no finite share of a mismatch or of a bound of 0."""
+    half = [(2.0**-21, 0.0)]
+    assert bounds.share(judged(half), tolerance(2.0**-20, 8.0))[0] == 0.5
+    biased = judged(half, bias=-0.5, bias_count=1024)
+    assert bounds.share(biased, tolerance(2.0**-20, 8.0, 0.25))[0] == 2.0
+    assert bounds.share(biased, tolerance(2.0**-20, 8.0, 0.0))[0] == math.inf
+    mismatched = judged(half, mismatch=1)
+    assert bounds.share(mismatched, tolerance(2.0**-20, 8.0))[0] == math.inf

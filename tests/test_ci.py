@@ -44,6 +44,8 @@ def ci(folder: Path, *args: str) -> tuple[int, dict[str, Any], list[Record]]:
     )
     assert done.returncode in (0, 1), done.stderr[-2000:]
     assert done.stdout == (folder / "out" / "comment.md").read_text()
+    page = (folder / "out" / "report.html").read_text()
+    assert json.loads((folder / "out" / "proposal.json").read_text())["digest"] in page
     document = json.loads((folder / "out" / "proposal.json").read_text())
     return done.returncode, document, list(jsonlines.read(folder / "out" / "records.jsonl.gz"))
 
@@ -107,3 +109,16 @@ def test_a_broken_control_blocks_until_it_is_mended(copy: Path) -> None:
     status, document, _ = ci(copy, "rmsnorm", "--gate", "6", "--cases", "0")
     assert status == 0  # changed, but right
     kernel.write_text(good)
+
+
+def test_without_the_charts_library_there_is_all_but_the_report(copy: Path) -> None:
+    """One line says how to get it; a report of another run is not left lying about."""
+    stale = copy / "out" / "report.html"
+    stale.write_text("of another run")
+    options = ["ci", "relu", "--device", "cpu", "--gate", "1", "--cases", "0"]
+    code = f"import sys; sys.modules['altair'] = None; from tolcal.cli import main; main({options})"
+    done = subprocess.run([sys.executable, "-c", code], cwd=copy, capture_output=True, text=True)
+    assert done.returncode == 0
+    assert "no report.html: altair is not installed: pip install 'tolcal[html]'\n" in done.stderr
+    assert not stale.exists()
+    assert (copy / "out" / "comment.md").read_text() == done.stdout

@@ -206,7 +206,8 @@ ADVICE = (
          "P.json: cannot read it: No such file or directory; `tolcal calibrate --json P.json` "
          "writes one"),
         (["report", "P.json", "--format", "coment"],
-         "--format coment: known are comment, summary, json, terminal; did you mean 'comment'?"),
+         "--format coment: known are comment, summary, html, json, terminal; did you mean "
+         "'comment'?"),
         (["replay", "relu_triton:00", "--corpus", str(CORPUS)],
          "no record or gate case with id 'relu_triton:00' in out/history; give the file or folder "
          "that holds it with --history"),

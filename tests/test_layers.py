@@ -27,7 +27,7 @@ ALLOWED: dict[str, str] = {
     "calibrate": "model bounds history | numpy pandas msgspec",
     "compare": "model bounds | msgspec numpy",
     "tolerances": "model tomlfile | tomlkit msgspec",
-    "report": "model | jinja2 rich msgspec",
+    "report": "model | jinja2 rich msgspec altair vl_convert",
     "github": "model tolerances history calibrate compare report | requests msgspec",
     "testing": "model cases stats bounds measure history tolerances project tomlfile "
     "| msgspec numpy torch",
@@ -54,7 +54,9 @@ HEAVY = {
         "tolcal.history.*", "tolcal.calibrate.*", "tolcal.compare", "tolcal.testing.arrays",
         "tolcal.testing.judging", "tolcal.testing.kinds", "tolcal.testing.reference",
     },
-    "jinja2": {"tolcal.report.markdown"},
+    "jinja2": {"tolcal.report.markdown", "tolcal.report.html"},
+    "altair": {"tolcal.report.html.charts"},
+    "vl_convert": set[str](),
     "rich": {"tolcal.report.terminal"},
     "ray": set[str](),
 }  # fmt: skip
@@ -154,8 +156,9 @@ def test_every_stage_is_in_the_table() -> None:
         ("tolcal.model", "torch triton numpy pandas pyarrow jinja2 rich tomlkit"),
         ("tolcal.corpus", "torch triton numpy pandas pyarrow jinja2 rich"),
         ("tolcal.tolerances", "torch triton numpy pandas pyarrow jinja2 rich tomlkit"),
-        ("tolcal.report", "torch triton numpy pandas pyarrow jinja2 rich"),
+        ("tolcal.report", "torch triton numpy pandas pyarrow jinja2 rich altair"),
         ("tolcal.report.markdown", "torch triton numpy pandas pyarrow rich"),
+        ("tolcal.report.html", "torch triton numpy pandas pyarrow rich"),
         ("tolcal.report.terminal", "torch triton numpy pandas pyarrow"),
         (
             "tolcal.hook.commands",

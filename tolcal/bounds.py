@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tolcal.model import DTYPES, ENVELOPE_GRID, Tolerance
+from tolcal.model import DTYPES, ENVELOPE_GRID, Tolerance, Values
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -93,6 +93,20 @@ def exceeds(rows: Rows, tolerance: Tolerance) -> Bools:
         judged = rows.bias_count >= BIAS_MIN_COUNT
         failed |= judged & (np.abs(rows.bias) > tolerance.bias_tol)
     return failed
+
+
+def share(rows: Rows, tolerance: Values) -> Floats:
+    """How much of the tolerance each row uses, the bias bound included: it fails beyond 1.
+
+    With every part of the tolerance times t, just the rows with a share above t fail.
+    """
+    used = utilisation(rows.envelope, rows.z, tolerance.atol, tolerance.scaled_tol)
+    if tolerance.bias_tol is not None:
+        judged = rows.bias_count >= BIAS_MIN_COUNT
+        with np.errstate(divide="ignore", invalid="ignore"):
+            bias = np.abs(rows.bias) / tolerance.bias_tol
+        used = np.maximum(used, np.where(judged & (rows.bias != 0), bias, 0.0))
+    return np.where(rows.mismatch > 0, np.inf, used)
 
 
 def half_gap(dtype: str, value: float) -> float:

@@ -423,6 +423,71 @@ class BuggyRecall(msgspec.Struct, frozen=True):
     legacy: Recall | None
 
 
+# What plots need of a history of any size; ``calibrate.plots`` caps each of them.
+
+#: Edges of the histograms of shares: quarter decades, with 1, the bound itself, among them.
+SHARE_EDGES: tuple[float, ...] = tuple(10.0 ** (k / 4) for k in range(-12, 13))
+#: A share that has no number (a non-finite mismatch, a bound of 0) or is beyond this is this.
+SHARE_MAX = 1e9
+
+
+class RunSpread(msgspec.Struct, frozen=True):
+    """The largest residuals of a kernel's records of one run: least, quartiles, most."""
+
+    run: int  # index into Proposal.runs
+    rows: int
+    quantiles: tuple[float, float, float, float, float]
+
+
+class ShapeShare(msgspec.Struct, frozen=True):
+    """The record of one shape that used most of the tolerance."""
+
+    dims: str
+    rows: int
+    share: float
+    case: str  # its case id
+
+
+class KernelPlot(msgspec.Struct, frozen=True):
+    """One kernel in one dtype. A share is how much of the cell's tolerance a record uses."""
+
+    kernel: str
+    role: Role
+    spreads: tuple[RunSpread, ...]
+    #: records by share: up to the first of SHARE_EDGES, between each two, beyond the last
+    shares: tuple[int, ...]
+    shapes: tuple[ShapeShare, ...]  # the largest share first
+
+
+class CellPlots(msgspec.Struct, frozen=True):
+    """A cell's kernels, and each tolerance as the residual it allows at the median element."""
+
+    kernels: tuple[KernelPlot, ...]
+    legacy: float | None
+    paper: float | None
+    approved: float | None
+    proposed: float | None
+    judged_by: Literal["proposed", "approved", "none"]  # which tolerance the shares are of
+
+
+class CurvePoint(msgspec.Struct, frozen=True):
+    """Every tolerance times ``factor``: held-out runs red, detectable buggy rows flagged."""
+
+    factor: float
+    red: int
+    flagged: int
+    paper_red: int
+    paper_flagged: int
+
+
+class Curve(msgspec.Struct, frozen=True):
+    """Recall against false alarms, of the cells with a tolerance and a published atol above 0."""
+
+    runs: int
+    detectable: int
+    points: tuple[CurvePoint, ...]
+
+
 CellState = Literal["new", "tighten", "unchanged", "looser", "uncalibrated"]
 
 
@@ -451,6 +516,7 @@ class CellProposal(msgspec.Struct, frozen=True):
     held_out: HeldOutRows
     note: str = ""
     base: str | None = None  # value digest of the approved tolerance that it was compared with
+    plots: CellPlots | None = None
 
 
 class Locked(msgspec.Struct, frozen=True):
@@ -474,6 +540,9 @@ class RunSummary(msgspec.Struct, frozen=True):
     rows: int
     control_rows: int
     held_out_false_alarms: int
+    #: the largest share that a control row used of a tolerance fitted without this run
+    held_out_share: float | None = None
+    described: str = ""  # the environment in words
 
 
 class Proposal(msgspec.Struct, frozen=True):
@@ -492,6 +561,7 @@ class Proposal(msgspec.Struct, frozen=True):
     runs: tuple[RunSummary, ...]
     notes: tuple[str, ...] = ()
     locked: Locked | None = None
+    curve: Curve | None = None
 
     def tolerances(self) -> dict[Cell, Tolerance]:
         """The calibrated cells."""

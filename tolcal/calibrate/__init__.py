@@ -10,28 +10,32 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Literal
 
+import msgspec
 import numpy as np
 import pandas as pd
 
 from tolcal import bounds, history
-from tolcal.calibrate import fit
+from tolcal.calibrate import fit, plots
 from tolcal.calibrate.evaluate import (
     Alarms,
     fit_cell,
     held_out_of,
     leave_one_out,
     locked,
+    merged,
     paper_of,
     recalls_of,
     total_of,
 )
 from tolcal.calibrate.rows import Control, controls_of, judged_rows
 from tolcal.model import (
+    SHARE_MAX,
     Baseline,
     BuggyRecall,
     Cell,
     CellProposal,
     CellState,
+    Environment,
     Evidence,
     HeldOut,
     Proposal,
@@ -53,6 +57,7 @@ WORTH = 1.25
 WORTH_RUNS = 3
 #: Rows of a kernel and dtype that make its source a known one.
 KNOWN_ROWS = 100
+_ENVIRONMENT = ("device", "device_class", "vendor", "driver", "runtime", "torch", "triton")
 
 Rule = Literal["residual", "paper"]
 By = Literal["op", "kernel"]
@@ -103,6 +108,8 @@ def calibrate(
         name = control.op if by == "op" else control.kernel
         groups.setdefault((name, control.dtype), []).append(control)
     wide = {c.kernel: c for c in controls if c.dtype == "float32"}
+    seen = _runs_of(frame)
+    keep = plots.plan([r.id for r in seen], len(good[["kernel", "dtype"]].drop_duplicates()))
     results = []
     for number, (_, members) in enumerate(sorted(groups.items())):
         if not any(m.trusted.any() for m in members):
@@ -117,17 +124,13 @@ def calibrate(
         results.append(
             _cell(
                 members, wide, faults, papers, rule, by, margin, min_rows, whole_digest,
-                approved.get(cell), legacy.get(cell),
+                approved.get(cell), legacy.get(cell), keep,
             )
         )  # fmt: skip
     progress(len(groups), len(groups), "")
     cells = tuple(r[0] for r in results)
     recalls = tuple(b for r in results for b in r[1])
-    alarms: Alarms = {}
-    for result in results:
-        for run, (rows, wrong) in result[2].items():
-            had = alarms.get(run, (0, 0))
-            alarms[run] = (had[0] + rows, had[1] + wrong)
+    alarms = merged(r[2] for r in results)
     whole = total_of(b.proposed for b in recalls)
     values = [
         (c.op, c.dtype, c.kernel, c.proposed_tol, c.tolerance and c.tolerance.value_digest)
@@ -146,8 +149,9 @@ def calibrate(
         held_out=held_out_of(alarms),
         cells=cells,
         buggy=recalls,
-        runs=_run_summaries(frame, alarms),
+        runs=_with_alarms(seen, alarms),
         notes=_notes(good, fitted, rule),
+        curve=plots.curve([r[3] for r in results if r[3]], alarms) if rule == "residual" else None,
     )  # fmt: skip
 
 
@@ -163,7 +167,8 @@ def _cell(
     history_digest: str,
     approved: Tolerance | None,
     legacy: float | None,
-) -> tuple[CellProposal, list[BuggyRecall], Alarms]:
+    keep: plots.Plan,
+) -> tuple[CellProposal, list[BuggyRecall], Alarms, plots.Judged | None]:
     op, dtype = members[0].op, members[0].dtype
     members_all = members
     imported = [m for m in members if np.isnan(m.arrays.z).all()]
@@ -251,8 +256,11 @@ def _cell(
         detectable_recall=total.detectable_recall,
         held_out=held,
         note=note,
+        plots=plots.cell_plots(
+            members_all, faults, tolerance, approved, legacy, paper_tol, scale, keep
+        ),
     )
-    return cell, recalls, alarms
+    return cell, recalls, alarms, plots.buggy_shares(faults, tolerance, paper_tol)
 
 
 def baseline(frame: pd.DataFrame, approved: Tolerances) -> Baseline:
@@ -313,10 +321,15 @@ def _rounded(share: float | None) -> float | None:
     return None if share is None else int(share * 10_000) / 10_000
 
 
-def _run_summaries(frame: pd.DataFrame, alarms: Alarms) -> tuple[RunSummary, ...]:
+def _runs_of(frame: pd.DataFrame) -> list[RunSummary]:
+    """Every run of the history, the oldest first."""
     summaries = []
     for run, rows in frame.groupby("run_id", observed=True, sort=False):
         first = rows.iloc[0]
+        environment = Environment(
+            **{name: str(first[name]) for name in _ENVIRONMENT},
+            switches=msgspec.json.decode(str(first["switches"]), type=tuple[str, ...]),
+        )
         summaries.append(
             RunSummary(
                 id=str(run),
@@ -327,10 +340,24 @@ def _run_summaries(frame: pd.DataFrame, alarms: Alarms) -> tuple[RunSummary, ...
                 origin=first["origin"],
                 rows=len(rows),
                 control_rows=int((rows["role"] == "control").sum()),
-                held_out_false_alarms=alarms.get(str(run), (0, 0))[1],
+                held_out_false_alarms=0,
+                described=environment.text,
             )
         )
-    return tuple(sorted(summaries, key=lambda s: (s.started, s.id)))
+    return sorted(summaries, key=lambda s: (s.started, s.id))
+
+
+def _with_alarms(runs: list[RunSummary], alarms: Alarms) -> tuple[RunSummary, ...]:
+    return tuple(
+        msgspec.structs.replace(
+            run,
+            held_out_false_alarms=alarms[run.id].wrong,
+            held_out_share=min(alarms[run.id].share, SHARE_MAX),
+        )
+        if run.id in alarms
+        else run
+        for run in runs
+    )
 
 
 def _notes(

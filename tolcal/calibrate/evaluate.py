@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 import pandas as pd
 
@@ -22,8 +23,41 @@ from tolcal.model import (
     Tolerance,
 )
 
-#: Per run: control rows judged, and how many of them were flagged.
-Alarms = dict[str, tuple[int, int]]
+
+class Alarm(msgspec.Struct, frozen=True):
+    """Control rows of one run: how many were judged, how many flagged, and the largest shares."""
+
+    rows: int = 0
+    wrong: int = 0
+    share: float = 0.0
+    #: both rules in the cells where the published atol is not 0, which no factor would change
+    compared: bool = False
+    compared_share: float = 0.0
+    paper_share: float = 0.0
+
+    def with_(self, other: Alarm) -> Alarm:
+        """Both together."""
+        return Alarm(
+            self.rows + other.rows,
+            self.wrong + other.wrong,
+            max(self.share, other.share),
+            self.compared or other.compared,
+            max(self.compared_share, other.compared_share),
+            max(self.paper_share, other.paper_share),
+        )
+
+
+#: By run id.
+Alarms = dict[str, Alarm]
+
+
+def merged(many: Iterable[Alarms]) -> Alarms:
+    """Alarms of several cells as those of their runs."""
+    result: Alarms = {}
+    for alarms in many:
+        for run, alarm in alarms.items():
+            result[run] = result.get(run, Alarm()).with_(alarm)
+    return result
 
 
 def paper_of(control: Control, devices: list[str]) -> float | None:
@@ -71,7 +105,10 @@ def leave_one_out(
     margin: float,
     calibrated: bool,
 ) -> Alarms:
-    """Per run: trusted explore rows of the controls, and how many a fit without it flags."""
+    """Per run: trusted explore rows of the controls, and how many a fit without it flags.
+
+    The residual rule's runs are judged by the published rule too, for comparison.
+    """
     if rule == "residual" and not calibrated:
         return {}
     result: Alarms = {}
@@ -85,23 +122,31 @@ def leave_one_out(
     if len(runs) < 2:
         return {}
     for run in runs:
-        rows = wrong = 0
+        alarm = Alarm()
         tolerance = fit_cell(members, wide, devices, margin, run) if rule == "residual" else None
-        atol = paper_without(members, run) if rule == "paper" else None
+        atol = paper_without(members, run)
         for control in members:
             mask = masks[control.kernel] & (control.runs == run)
             if not mask.any():
                 continue
+            theirs = control.rows["max_abs"].to_numpy(np.float64)[mask]
+            by_paper = float(theirs.max() / atol) if atol else 0.0
             if tolerance is not None:
-                flagged = bounds.exceeds(select(control.judged, mask), tolerance)
-            elif atol is not None:
-                flagged = control.rows["max_abs"].to_numpy(np.float64)[mask] > atol
+                judged = select(control.judged, mask)
+                flagged = bounds.exceeds(judged, tolerance)
+                share = float(bounds.share(judged, tolerance).max())
+            elif rule == "paper" and atol is not None:
+                flagged, share = theirs > atol, by_paper
             else:
                 continue
-            rows += int(mask.sum())
-            wrong += int(flagged.sum())
-        if rows:
-            result[run] = (rows, wrong)
+            counted = Alarm(int(mask.sum()), int(flagged.sum()), share)
+            if atol:
+                counted = msgspec.structs.replace(
+                    counted, compared=True, compared_share=share, paper_share=by_paper
+                )
+            alarm = alarm.with_(counted)
+        if alarm.rows:
+            result[run] = alarm
     return result
 
 
@@ -178,10 +223,10 @@ def total_of(recalls: Iterable[Recall | None]) -> Recall:
 
 def held_out_of(alarms: Alarms) -> HeldOutRows:
     return HeldOutRows(
-        rows=sum(rows for rows, _ in alarms.values()),
-        false_alarms=sum(wrong for _, wrong in alarms.values()),
+        rows=sum(a.rows for a in alarms.values()),
+        false_alarms=sum(a.wrong for a in alarms.values()),
         runs=len(alarms),
-        runs_with_false_alarms=sum(wrong > 0 for _, wrong in alarms.values()),
+        runs_with_false_alarms=sum(a.wrong > 0 for a in alarms.values()),
     )
 
 
@@ -234,5 +279,5 @@ def locked(frame: pd.DataFrame, proposal: Proposal, legacy: Mapping[Cell, float]
 def _count(alarms: Alarms, runs: Any, flagged: bounds.Bools) -> None:
     for run in np.unique(runs):
         here = runs == run
-        rows, wrong = alarms.get(str(run), (0, 0))
-        alarms[str(run)] = (rows + int(here.sum()), wrong + int(flagged[here].sum()))
+        counted = Alarm(int(here.sum()), int(flagged[here].sum()))
+        alarms[str(run)] = alarms.get(str(run), Alarm()).with_(counted)

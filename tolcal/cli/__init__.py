@@ -27,6 +27,8 @@ EXTRAS = {
     "jinja2": "report",
     "rich": "report",
     "ray": "ray",
+    "altair": "html",
+    "vl_convert": "html",
 }
 
 
@@ -147,10 +149,15 @@ def build_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     report.add_argument("proposal", metavar="P.json",
                         help="a proposal, as `calibrate --json P.json` writes it")  # fmt: skip
-    report.add_argument("--format", default="terminal", metavar="F",
-                        help="comment, summary, json or terminal "
-                        "(default: %(default)s)")  # fmt: skip
+    report.add_argument("--format", metavar="F",
+                        help="comment, summary, html, json or terminal (default: terminal, or "
+                        "html with --open)")  # fmt: skip
     report.add_argument("--out", metavar="F", help="write to this file")
+    report.add_argument("--open", action="store_true",
+                        help="write the HTML report (to --out, or as report.html beside P.json) "
+                        "and show it in the browser")  # fmt: skip
+    report.add_argument("--plots", metavar="DIR",
+                        help="also write the main charts there, as SVG and PNG")  # fmt: skip
 
     ci = command(
         "ci", "measuring", "ci",
@@ -160,7 +167,7 @@ def build_parser() -> argparse.ArgumentParser:
     options.add_measuring(ci)
     options.add_history(ci)
     ci.add_argument("--out", default="out", metavar="DIR",
-                    help="folder for comment.md, proposal.json, records.jsonl.gz "
+                    help="folder for comment.md, report.html, proposal.json, records.jsonl.gz "
                     "(default: %(default)s)")  # fmt: skip
 
     approve = command(

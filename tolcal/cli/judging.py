@@ -6,6 +6,7 @@ import argparse
 import getpass
 import subprocess
 import sys
+import webbrowser
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -67,16 +68,30 @@ def _ops_if_any(folder: Path) -> tuple[Op, ...]:
 
 def report(args: argparse.Namespace) -> int:
     """``tolcal report``."""
-    if args.format not in FORMATS:
-        hint = tomlfile.did_you_mean(args.format, FORMATS)
-        raise TolcalError(f"--format {args.format}: known are {', '.join(FORMATS)}{hint}")
-    rendered = FORMATS[args.format](read(Path(args.proposal)))
-    if args.out:
-        out = Path(args.out)
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(rendered, "utf-8")
-    else:
+    chosen = args.format or ("html" if args.open else "terminal")
+    if chosen not in FORMATS:
+        hint = tomlfile.did_you_mean(chosen, FORMATS)
+        raise TolcalError(f"--format {chosen}: known are {', '.join(FORMATS)}{hint}")
+    if args.open and chosen != "html":
+        raise TolcalError(f"--open shows the HTML report, not {chosen}; leave --format out")
+    source = Path(args.proposal)
+    document = read(source)
+    out = Path(args.out) if args.out else source.with_name("report.html") if args.open else None
+    if args.plots:
+        from tolcal.report import html
+
+        folder = Path(args.plots)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, picture in html.pictures(document).items():
+            (folder / name).write_bytes(picture)
+    rendered = FORMATS[chosen](document)
+    if out is None:
         sys.stdout.write(rendered)
+        return 0
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(rendered, "utf-8")
+    if args.open and not webbrowser.open(out.resolve().as_uri()):
+        print(f"written: {out}; no browser could be started, open it yourself", file=sys.stderr)
     return 0
 
 

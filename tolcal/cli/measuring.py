@@ -157,7 +157,14 @@ def ci(args: argparse.Namespace) -> int:
     else:
         shard = history.add(home, records)
         say(f"records added to the history as {shard}")
-    say(f"written: {out / 'comment.md'}, {out / 'proposal.json'}, {out / 'records.jsonl.gz'}")
+    written = [out / "comment.md", out / "proposal.json", out / "records.jsonl.gz"]
+    try:
+        (out / "report.html").write_text(FORMATS["html"](document), "utf-8")
+        written.insert(1, out / "report.html")
+    except ModuleNotFoundError as error:  # the comment decides; the report is for digging
+        (out / "report.html").unlink(missing_ok=True)  # of another run
+        say(f"no report.html: {error.name} is not installed: pip install 'tolcal[html]'")
+    say(f"written: {', '.join(map(str, written))}")
     return 1 if verdict.blocks else 0
 
 

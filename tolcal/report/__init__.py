@@ -22,6 +22,12 @@ def _summary(document: Document) -> str:
     return markdown.summary(document)
 
 
+def _html(document: Document) -> str:
+    from tolcal.report import html
+
+    return html.render(document)
+
+
 def _json(document: Document) -> str:
     from tolcal.report import document as module
 
@@ -38,6 +44,7 @@ def _terminal(document: Document) -> str:
 FORMATS: dict[str, Callable[[Document], str]] = {
     "comment": _comment,
     "summary": _summary,
+    "html": _html,
     "json": _json,
     "terminal": _terminal,
 }
