@@ -149,6 +149,8 @@ def test_a_good_file_has_no_finding(tmp_path: Path) -> None:
         ("scale = 1.0", "detectable_recall = 1.1", "17:1", "a share is from 0 to 1"),
         ("scale = 1.0", "roundoff = 0.0", "17:1", "no unit roundoff"),
         ("scaled_tol = 8.0", "scaled_tol = 9.0", "3:2", "changed by hand since it was approved"),
+        ("scale = 1.0", "scale = 1.0\nroundoff = 0.0003", "3:2", "changed by hand since it was"),
+        ("scale = 1.0", "scale = 2.0", "3:2", "changed by hand since it was approved"),
         ("on.sm_90", "on.sm90", "25:2", "no device class; expected sm_<digits>"),
         ("atol = 2.5e-07", "atol = 4.9e-08", "25:2", "within 2x of its cell in every number"),
         ("atol = 2.5e-07", "atol = 2.5", "25:2", "changed by hand since it was approved"),
@@ -307,6 +309,7 @@ def changed(old: str, new: str, **approval: str) -> str:
         ("scaled_tol = 8.0", "scaled_tol = 9.0", "1.12x at the median element"),
         # one grows, the other shrinks: 2.5e-8 + 8u becomes 1e-6 + 1u
         ("atol = 2.5e-08\nscaled_tol = 8.0", "atol = 1e-6\nscaled_tol = 1.0", "2.11x at the"),
+        ("scale = 1.0", "scale = 1.0\nroundoff = 0.0003", "4.78e+03x at the median element"),
         ("bias_tol = 0.31", "bias_tol = 0.4", "bias_tol 0.31 -> 0.4"),
         ("bias_tol = 0.31\n", "", "bias_tol 0.31 -> not judged"),
         ("rtol = 0.0011", "rtol = 0.0012", "allclose.rtol 0.0011 -> 0.0012"),

@@ -6,6 +6,7 @@ import difflib
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import tomlkit
 from hypothesis import HealthCheck, given, settings
@@ -105,9 +106,11 @@ def test_the_shipped_values_are_the_approved_ones() -> None:
         assert value.approved.value == value.value_digest, cell
 
 
-def test_the_value_digest_sees_every_number_and_nothing_else() -> None:
-    """Any of the five numbers changes it; evidence and approval do not."""
+def test_the_value_digest_sees_all_that_judging_uses_and_nothing_else() -> None:
+    """Any of the five numbers and both units change it; other evidence and approval do not."""
     cell = make()
+    evidence = cell.evidence
+    assert evidence is not None
     numbers = [
         make(atol=1.6e-7),
         make(scaled_tol=3.5),
@@ -115,6 +118,8 @@ def test_the_value_digest_sees_every_number_and_nothing_else() -> None:
         make(bias_tol=0.26),
         make(allclose=AllClose(2.6e-7, 1.3e-6)),
         make(allclose=AllClose(2.5e-7, 1.4e-6)),
+        make(evidence=msgspec.structs.replace(evidence, roundoff=0.0003)),
+        make(evidence=msgspec.structs.replace(evidence, scale=0.0003)),
     ]
     digests = {cell.value_digest, *(n.value_digest for n in numbers)}
     assert len(digests) == len(numbers) + 1

@@ -328,7 +328,7 @@ class Evidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Approved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Who let these values in. ``value`` is the digest of the cell's numbers."""
+    """Who let these values in. ``value`` is `Values.value_digest`."""
 
     by: str
     at: str
@@ -350,8 +350,14 @@ class Values(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def value_digest(self) -> str:
-        """16 hex digits over the numbers alone, so that the hook can recompute it."""
-        return digest("value", *self.numbers.values())
+        """16 hex digits over all that judging uses, so that the hook can recompute it.
+
+        Beside the numbers: the unit that scaled_tol is in, and the scale at which the hook tells
+        looser from tighter.
+        """
+        rest = self.evidence
+        units = (rest.roundoff, rest.scale) if rest else (None, None)
+        return digest("value", *self.numbers.values(), *units)
 
     @property
     def numbers(self) -> dict[tuple[str, ...], float | None]:

@@ -148,7 +148,7 @@ def _values(
     elif approved.value != values.value_digest:
         yield Problem(
             at,
-            "changed by hand since it was approved: its numbers' digest is "
+            "changed by hand since it was approved: the digest of its numbers and units is "
             f"{values.value_digest}, not {approved.value}; restore them, or {REMEDY}",
         )
     if old is None or old.value_digest == values.value_digest or _is_rounding(old, values):
@@ -236,7 +236,8 @@ def _differ(cell: Values, override: Values) -> bool:
 
 def _is_rounding(old: Values, new: Values) -> bool:
     """Whether the new numbers are the old ones as ``tolcal format`` rounds them."""
-    return all(
+    units = [(v.evidence.roundoff, v.evidence.scale) if v.evidence else None for v in (old, new)]
+    return units[0] == units[1] and all(
         new.numbers[keys] in (value, value and round_up(value))
         for keys, value in old.numbers.items()
     )
@@ -249,18 +250,24 @@ def loosened(dtype: str, old: Values, new: Values) -> str:
     are weighed at the median element of the evidence, as proposals are, or, where it is not
     known, by the geometric mean over all scales. The others count if those two stay.
     """
-    if (new.atol, new.scaled_tol) != (old.atol, old.scaled_tol):
+    was_slope, slope = (v.scaled_tol * unit(dtype, v) for v in (old, new))
+    if (new.atol, slope) != (old.atol, was_slope):
         scale = next((v.evidence.scale for v in (new, old) if v.evidence), None)
         if scale is not None:
-            before, after = (v.atol + v.scaled_tol * unit(dtype, v) * scale for v in (old, new))
-        elif min(new.atol - old.atol, new.scaled_tol - old.scaled_tol) >= 0:
+            before, after = old.atol + was_slope * scale, new.atol + slope * scale
+        elif min(new.atol - old.atol, slope - was_slope) >= 0:
             before, after = 1.0, math.inf
         else:
-            before, after = old.atol * old.scaled_tol, new.atol * new.scaled_tol
+            before, after = old.atol * was_slope, new.atol * slope
         if after > SLACK * before:
             if scale is None or before == 0:
                 return f"atol {old.atol:g} -> {new.atol:g}, " + (
                     f"scaled_tol {old.scaled_tol:g} -> {new.scaled_tol:g}"
+                    + (
+                        f" of {unit(dtype, new):.3g}"
+                        if unit(dtype, new) != unit(dtype, old)
+                        else ""
+                    )
                 )
             return f"{after / before:.3g}x at the median element"
         return ""
