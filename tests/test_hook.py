@@ -216,9 +216,14 @@ def test_an_unreadable_file_and_an_unknown_base(tmp_path: Path) -> None:
     """Neither is a traceback, and the other files are still checked."""
     write(tmp_path, GOOD.replace("8.0", "9.0"))
     done = run(tmp_path, "check", "absent.toml", "tolerances.toml")
-    assert done.returncode == 1
-    assert done.stdout.splitlines()[0].startswith("absent.toml: cannot read it: ")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "tolcal: absent.toml: cannot read it: No such file or directory; give the path of a file "
+        "that is there\n"
+    )
     assert "changed by hand" in done.stdout
+    assert run(tmp_path, "format", "absent.toml").returncode == 2
+    assert run(tmp_path, "check", "--base", "nosuch").returncode == 2
     done = run(tmp_path, "check", "--base", "--upload-pack=x", "tolerances.toml")
     assert done.returncode == 2
 
@@ -386,8 +391,6 @@ def test_which_base(repository: Path) -> None:
     assert hook.check(path, base="HEAD") == []
     done = run(repository, "check", PRE_COMMIT_FROM_REF="HEAD")
     assert (done.returncode, done.stdout) == (0, "")
-    done = run(repository, "check", GITHUB_BASE_REF="absent")
-    assert done.returncode == 0  # falls back to HEAD
     with pytest.raises(TolcalError, match="not TOML"):
         hook.check(write(repository / ".git", "="))  # what git was asked is let go of
     with pytest.raises(TolcalError, match="--base nonsense: git knows no such commit"):
@@ -395,6 +398,82 @@ def test_which_base(repository: Path) -> None:
     with pytest.raises(TolcalError, match="knows no such commit"):
         hook.check(path, base="--output=x")
     assert not (repository / "x").exists()
+
+
+def loosened_clone(repository: Path) -> Path:
+    """A clone of one commit, as Actions make it, in which a loosening is committed."""
+    write(repository, changed("scaled_tol = 8.0", "scaled_tol = 9.0", **NEW))
+    git_in(repository, "commit", "-qam", "two")
+    clone = repository / "clone"
+    git_in(repository, "clone", "-q", "--depth=1", repository.as_uri(), str(clone))
+    return clone
+
+
+def git_in(folder: Path, *command: str) -> None:
+    subprocess.run(["git", *command], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    "named", [{"GITHUB_BASE_REF": "main"}, {"PRE_COMMIT_FROM_REF": "1234567890"}]
+)
+def test_a_named_base_that_is_not_there_is_an_error(
+    repository: Path, named: dict[str, str]
+) -> None:
+    """Never compared with HEAD instead; once fetched, it is compared with."""
+    clone = loosened_clone(repository)
+    done = run(clone, "check", **named)
+    (what,) = [f"{name}={value}" for name, value in named.items()]
+    assert done.returncode == 2, done.stdout
+    assert f"{what}: git knows no such commit" in done.stderr
+    assert "fetch-depth: 0" in done.stderr
+    git_in(clone, "fetch", "-q", "--depth=1", "origin", "main:refs/remotes/origin/main")
+    done = run(clone, "check", GITHUB_BASE_REF="main")
+    assert done.returncode == 1
+    assert "looser than before (1.12x" in done.stdout
+    assert run(repository, "check", PRE_COMMIT_FROM_REF="0" * 40).returncode == 1  # names none
+
+
+def test_a_moved_file_is_compared_with_what_it_was(repository: Path) -> None:
+    """Committed or not, with another name too; what was removed is missed."""
+    loose = changed("scaled_tol = 8.0", "scaled_tol = 9.0", **NEW)
+    (repository / "new").mkdir()
+    git_in(repository, "mv", "tolerances.toml", "new/limits.toml")
+    path = repository / "new" / "limits.toml"
+    path.write_text(loose)
+    for _ in range(2):
+        found = texts(hook.check(path))
+        assert found[0] == (
+            "1:1 warning is not in the base commit; compared with tolerances.toml there"
+        )
+        assert len(found) == 2
+        assert "looser than before (1.12x" in found[1]
+        git_in(repository, "commit", "--allow-empty", "-qam", "two")
+    path.write_text("schema = 1\n")
+    assert "was removed" in texts(hook.check(path))[1]
+
+
+def test_a_copy_beside_the_old_file_is_compared_too(repository: Path) -> None:
+    """Cells of both, that is: a second file may lack what the first has."""
+    other = repository / "other.toml"
+    other.write_text(changed("scaled_tol = 8.0", "scaled_tol = 9.0", **NEW))
+    assert any("looser than before (1.12x" in f for f in texts(hook.check(other)))
+    other.write_text(GOOD.replace("softmax", "gelu"))
+    assert [f.level for f in hook.check(other)] == ["warning"]
+    git_in(repository, "rm", "-q", "tolerances.toml")
+    git_in(repository, "commit", "-qm", "none")
+    assert texts(hook.check(other, base="HEAD")) == []  # the first file of a repository
+
+
+def test_a_link_is_the_file_that_it_is_of(repository: Path) -> None:
+    """Its name and its folder: a link to a loosened file, and a file that became a link."""
+    (repository / "sub").mkdir()
+    path = write(repository, changed("scaled_tol = 8.0", "scaled_tol = 9.0", **NEW))
+    link = repository / "sub" / "link.toml"
+    link.symlink_to(path)
+    assert any("looser than before (1.12x" in f for f in texts(hook.check(link)))
+    target = path.rename(repository / "sub" / "target.toml")
+    path.symlink_to(target)
+    assert any("looser than before (1.12x" in f for f in texts(hook.check(path)))
 
 
 @settings(deadline=None, max_examples=300)

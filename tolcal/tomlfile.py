@@ -15,19 +15,25 @@ T = TypeVar("T")
 MAX_BYTES = 16 * 2**20
 
 
+class NotTomlError(TolcalError):
+    """A file that is there and says nothing: for the hook a finding like any other."""
+
+
 def read(path: Path) -> tuple[dict[str, Any], str]:
     """Parsed content and text of ``path``; TolcalError if it can't be read or is no TOML."""
     try:
         raw = path.read_bytes()
     except OSError as error:
-        raise TolcalError(f"{path}: cannot read it: {error.strerror}") from None
+        raise TolcalError(
+            f"{path}: cannot read it: {error.strerror}; give the path of a file that is there"
+        ) from None
     if len(raw) > MAX_BYTES:
-        raise TolcalError(f"{path}: {len(raw)} bytes, at most {MAX_BYTES} allowed")
+        raise NotTomlError(f"{path}: {len(raw)} bytes, at most {MAX_BYTES} allowed")
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
-        raise TolcalError(f"{path}:{line}: not UTF-8; save the file as UTF-8") from None
+        raise NotTomlError(f"{path}:{line}: not UTF-8; save the file as UTF-8") from None
     try:
         return tomli.loads(text), text
     except tomli.TOMLDecodeError as error:
@@ -35,11 +41,11 @@ def read(path: Path) -> tuple[dict[str, Any], str]:
         reason, _, _ = str(error).partition(" (at ")
         twice = " twice" in reason or "overwrite" in reason
         remedy = "keep one of the two" if twice else "mend the syntax there"
-        raise TolcalError(
+        raise NotTomlError(
             f"{path}:{error.lineno}:{error.colno}: not TOML: {reason}; {remedy}"
         ) from None
     except (RecursionError, ValueError):  # ValueError: an integer of thousands of digits
-        raise TolcalError(
+        raise NotTomlError(
             f"{path}: nested too deeply, or a number too long, to be one of tolcal's files"
         ) from None
 

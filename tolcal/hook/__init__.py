@@ -15,7 +15,7 @@ import msgspec
 from tolcal import project, tomlfile
 from tolcal.hook import base as git
 from tolcal.hook import rules
-from tolcal.model import Cell, TolcalError, Tolerance, one_line
+from tolcal.model import Cell, Tolerance, one_line
 from tolcal.tolerances import parse
 
 
@@ -52,13 +52,19 @@ def check(path: Path, *, base: str | None = None, corpus: Path | None = None) ->
         earlier.go_on()
         around = project.around(path.parent)
         ops = project.outline(corpus or around.corpus)
-        before = earlier.text()
+        before = earlier.found()
     old: dict[Cell, Tolerance] = {}
-    if before is not None and before != text:
-        shorter = git.changed(before, text)
-        old = _sound(shorter) or (_sound(before) if shorter != before else {})
+    if before is not None and before.text != text:
+        shorter = git.changed(before.text, text)
+        old = _sound(shorter) or (_sound(before.text) if shorter != before.text else {})
+        if before.source and not before.left:  # another file of the same repository
+            old = {(op, d): t for (op, d), t in old.items() if d in _table(data.get(op))}
     context = rules.Context(ops=ops, test_ops=around.test_ops, base=old)
-    return findings(path, data, text, context)
+    found = findings(path, data, text, context)
+    if before is not None and before.source:
+        what = f"is not in the base commit; compared with {before.source} there"
+        found.insert(0, Finding(path, 1, 1, "warning", what))
+    return found
 
 
 def findings(
@@ -74,6 +80,10 @@ def findings(
         for problem in problems
     ]
     return sorted(found, key=lambda f: (f.line, f.column))
+
+
+def _table(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _sound(text: str) -> dict[Cell, Tolerance]:
@@ -117,7 +127,9 @@ def order(path: Path, drop: list[Cell] | None = None) -> bool:
     try:
         ordered = layout.canonical(text, drop or ())
     except layout.OrderError as error:
-        raise TolcalError(f"{path}:{error.line}:1: {error}; the file was left as it is") from None
+        raise tomlfile.NotTomlError(
+            f"{path}:{error.line}:1: {error}; the file was left as it is"
+        ) from None
     if ordered == text:
         return False
     temporary = path.with_name(f".{path.name}.tmp")

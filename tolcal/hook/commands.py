@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tolcal import hook
+from tolcal import hook, tomlfile
 from tolcal.model import TolcalError, one_line, plural
 
 #: Findings printed of one file.
@@ -62,8 +62,7 @@ def run_check(paths: list[Path], fixing: bool, base: str | None, corpus: Path | 
                 print(f"{one_line(str(path), 500)}: put in order")
             findings = hook.check(path, base=base, corpus=corpus)
         except TolcalError as error:
-            print(error)
-            status = max(status, 1)
+            status = max(status, _refused(error))
             continue
         for finding in findings[:MOST]:
             print(finding.text)
@@ -75,16 +74,24 @@ def run_check(paths: list[Path], fixing: bool, base: str | None, corpus: Path | 
 
 
 def run_format(paths: list[Path]) -> int:
-    """``tolcal format``: puts files in order; 1 if one can't be."""
+    """``tolcal format``: puts files in order; 1 if one can't be, 2 if one can't be read."""
     status = 0
     for path in paths:
         try:
             if hook.order(path):
                 print(f"{one_line(str(path), 500)}: put in order")
         except TolcalError as error:
-            print(error)
-            status = 1
+            status = max(status, _refused(error))
     return status
+
+
+def _refused(error: TolcalError) -> int:
+    """Says why a file was not judged or ordered: 1 if the file says so itself, else 2."""
+    if isinstance(error, tomlfile.NotTomlError):
+        print(error)
+        return 1
+    print(f"tolcal: {error}", file=sys.stderr)
+    return 2
 
 
 def _paths(args: argparse.Namespace) -> list[Path]:
