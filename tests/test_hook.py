@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -19,6 +20,7 @@ from tests_support import ROOT
 
 from tolcal import hook, project, tolerances, tomlfile
 from tolcal.calibrate import fit
+from tolcal.cli import config
 from tolcal.hook import base as git
 from tolcal.hook import layout, rules
 from tolcal.hook.schema import json_schema
@@ -273,10 +275,39 @@ def test_the_project_around_a_file(tmp_path: Path) -> None:
     inner.mkdir(parents=True)
     assert project.around(inner).tolerances == inner / "tolerances.toml"
     (tmp_path / "pyproject.toml").write_text('[tool.tolcal]\ntolerances = "t.toml"\ncorpus = "c"\n')
-    assert project.around(inner) == project.Project(tmp_path / "t.toml", tmp_path / "c", ())
+    assert project.around(inner) == project.Project(
+        tmp_path / "t.toml", tmp_path / "c", (), f"{tmp_path}/pyproject.toml: tool.tolcal.corpus"
+    )
     write(tmp_path / "a", GOOD)
     near = project.around(inner)
     assert (near.tolerances, near.corpus) == (tmp_path / "a" / "tolerances.toml", tmp_path / "c")
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ('corpse = "c"', "2: tool.tolcal.corpse: unknown key; known: corpus, tolerances"),
+        ("corpus = 3", "2: tool.tolcal.corpus: expected the path of a folder"),
+        ('test_ops = "softmax"', "2: tool.tolcal.test_ops: expected names of ops"),
+        ('corpus = "absent"', "tool.tolcal.corpus = "),
+    ],
+)
+def test_a_wrong_table_is_refused(tmp_path: Path, table: str, says: str) -> None:
+    """Rather than judged as if it weren't there; so is a corpus that was named and isn't there."""
+    (tmp_path / "pyproject.toml").write_text(f"[tool.tolcal]\n{table}\n")
+    write(tmp_path, GOOD)
+    for command in (["check"], ["check", "--fix"]):
+        done = run(tmp_path, *command)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert says in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+    done = run(tmp_path, "check", "--corpus", "nowhere")
+    assert done.returncode == 2
+
+
+def test_the_hook_knows_every_setting() -> None:
+    """Those that the other commands take, and no other."""
+    assert set(project.KEYS) == set(config._Table.__struct_fields__)
 
 
 # --- against the merge base -----------------------------------------------------------------
@@ -703,11 +734,67 @@ def test_fix_drops_cells_that_are_gone_and_nothing_else(tmp_path: Path) -> None:
     path = write(tmp_path, GOOD.replace("8.0", "9.0", 1) + "\n" + gone + "\n" + near)
     done = run(tmp_path, "check", "--fix")
     assert done.returncode == 1
-    assert done.stdout.splitlines()[0] == "tolerances.toml: put in order"
+    assert done.stdout.splitlines()[:2] == [
+        "tolerances.toml: dropped 1 cell of ops that are gone: zeta/float16",
+        "tolerances.toml: put in order",
+    ]
     assert set(tolerances.read(path)) == {("softmax", "float16"), ("softmx", "float16")}
     assert "changed by hand" in done.stdout
     assert "did you mean 'softmax'?" in done.stdout
     assert "zeta" not in path.read_text()
+
+
+def test_fix_drops_nothing_by_a_wrong_corpus(tmp_path: Path) -> None:
+    """More than half of the cells: the file stays, and the command says why."""
+    make_op(tmp_path, "gelu")
+    gone = "".join(approved(CELL).replace("softmax", op).partition("\n\n")[2] for op in ("a", "b"))
+    path = write(tmp_path, "schema = 1\n" + gone)
+    before = path.read_text()
+    done = run(tmp_path, "check", "--fix")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "2 of 2 cells are of ops that" in done.stderr
+    assert "(a/float16, b/float16), so nothing was dropped; name the right" in done.stderr
+    assert path.read_text() == before
+
+
+# --- writing --------------------------------------------------------------------------------
+
+
+def test_nothing_is_written_through_a_planted_link(tmp_path: Path) -> None:
+    """Neither by a name that could be known, nor in place of a link of the user's own."""
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    (tmp_path / ".tolerances.toml.tmp").symlink_to(victim)
+    (tmp_path / "real").mkdir()
+    real = write(tmp_path / "real", GOOD.replace("8.0", "8", 1))
+    real.chmod(0o640)
+    link = tmp_path / "tolerances.toml"
+    link.symlink_to(real)
+    assert run(tmp_path, "format").stdout == "tolerances.toml: put in order\n"
+    assert victim.read_text() == "mine"
+    assert link.is_symlink()
+    assert real.read_text() == GOOD
+    assert real.stat().st_mode & 0o777 == 0o640
+    assert [p.name for p in real.parent.iterdir()] == ["tolerances.toml"]
+    cell = tolerances.read(link)["softmax", "float16"]
+    tolerances.write(link, {("gelu", "float16"): cell})
+    assert link.is_symlink()
+    assert len(tolerances.read(real)) == 2
+
+
+def test_what_can_not_be_written_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a read-only file system, which root too can't write to; no file is left behind."""
+    path = write(tmp_path, GOOD.replace("8.0", "8", 1))
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "fchmod", refuse)
+    with pytest.raises(TolcalError, match="cannot write it: Read-only file system; check"):
+        hook.order(path)
+    assert [p.name for p in tmp_path.iterdir()] == ["tolerances.toml"]
 
 
 # --- overrides survive ----------------------------------------------------------------------

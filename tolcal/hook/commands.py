@@ -58,8 +58,13 @@ def run_check(paths: list[Path], fixing: bool, base: str | None, corpus: Path | 
     status = 0
     for path in paths:
         try:
-            if fixing and hook.fix(path, corpus):
-                print(f"{one_line(str(path), 500)}: put in order")
+            if fixing:
+                changed, gone = hook.fix(path, corpus)
+                if gone:
+                    what = f"dropped {plural(len(gone), 'cell')} of ops that are gone"
+                    print(one_line(f"{path}: {what}: {hook.names(gone)}", 2000))
+                if changed:
+                    print(f"{one_line(str(path), 500)}: put in order")
             findings = hook.check(path, base=base, corpus=corpus)
         except TolcalError as error:
             status = max(status, _refused(error))
