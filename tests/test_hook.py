@@ -148,8 +148,18 @@ def test_a_good_file_has_no_finding(tmp_path: Path) -> None:
         ("atol = 6.5e-08,", "atol = 5e-8,", "7:13", "at least 5.96046e-08 is due"),
         ("runs = 18, red = 0", "runs = 18, red = 19", "15:1", "19 red of 18 runs can't be"),
         ("runs = 18, red = 0", "runs = -1, red = 0", "15:13", "Expected `int` >= 0"),
-        ("scale = 1.0", "detectable_recall = 1.1", "17:1", "a share is from 0 to 1"),
-        ("scale = 1.0", "roundoff = 0.0", "17:1", "no unit roundoff"),
+        ("scale = 1.0", "detectable_recall = 1.1", "17:1", "Expected `float` <= 1.0"),
+        ("scale = 1.0", "roundoff = 0.0", "17:1", "Expected `float` > 0.0"),
+        ("scale = 1.0", "roundoff = 1.0", "17:1", "Expected `float` < 1.0"),
+        ("scale = 1.0", "scale = nan", "17:1", "Expected `float` >= 0.0"),
+        ("scale = 1.0", "scale = -1.0", "17:1", "Expected `float` >= 0.0"),
+        ("scale = 1.0", "scale = inf", "17:1", "Expected `float` <= 1.79"),
+        ("margin = 2.0", "margin = nan", "11:1", "Expected `float` > 0.0"),
+        ("margin = 2.0", "margin = inf", "11:1", "Expected `float` <= 1000000000.0"),
+        ("scaled_tol = 8.0", "scale = 8.0", "5:1", "it belongs in [softmax.float16.evidence]"),
+        ("margin = 2.0", "atol = 2.0", "11:1", "`atol`; it belongs in [softmax.float16]"),
+        ("[softmax.float16]", "[softmax.float8]", "3:2",
+         "say which: float8_e4m3fn or float8_e5m2"),
         ("scaled_tol = 8.0", "scaled_tol = 9.0", "3:2", "changed by hand since it was approved"),
         ("scale = 1.0", "scale = 1.0\nroundoff = 0.0003", "3:2", "changed by hand since it was"),
         ("scale = 1.0", "scale = 2.0", "3:2", "changed by hand since it was approved"),
@@ -193,7 +203,7 @@ def test_each_remedy_is_in_its_finding(tmp_path: Path) -> None:
         ("schema = 1\n[a.float32\n", "2:11", "not TOML: "),
         (CELL + CELL.partition("\n\n")[2], "24:17", "twice; keep one of the two"),
         ("schema = 2\n", "1:1", "schema is 2, this tolcal reads 1"),
-        ("", "1:1", "schema is None"),
+        ("", "1:1", "there is no line `schema = 1`; add it"),
     ],
 )
 def test_what_is_no_tolerance_file(tmp_path: Path, text: str, where: str, what: str) -> None:
@@ -242,7 +252,8 @@ def test_cells_of_ops_that_are_gone_or_misspelt(tmp_path: Path) -> None:
     assert "no op 'softmax' in the corpus; did you mean 'softmix'?" in hook.check(path)[1].what
     make_op(tmp_path, "softmax", dtypes='"float32"')
     found = texts(hook.check(path))
-    assert found[0].startswith("1:1 warning softmix.float16: not calibrated yet")
+    assert found[0].startswith("1:1 warning softmax.float32: not calibrated yet; measure it on a")
+    assert found[1].startswith("1:1 warning softmix.float16: not calibrated yet")
     assert any("has no dtype float16, only float32; drop the cell" in f for f in found)
     (tmp_path / "corpus/softmax/kernels/softmax_triton.py").unlink()
     assert any("no kernel left in kernels/" in f for f in texts(hook.check(path)))
@@ -390,6 +401,9 @@ def test_an_approval_can_not_be_dropped(repository: Path) -> None:
     found = texts(hook.check(write(repository, "schema = 1\n")))
     assert len(found) == 1
     assert "an approved cell of a kernel that is still there was removed" in found[0]
+    other = CELL.replace("softmax.float16", "softmax.float32").replace("2.5e-08", "2.6e-08")
+    found = texts(hook.check(write(repository, approved(other))))
+    assert [f[:31] for f in found] == ["1:1 error softmax.float16: an a"]  # not [softmax.float32]
     base = GOOD.partition("\n[softmax.float16.on")[0]
     tight = changed("atol = 2.5e-07\nscaled_tol = 8.0", "atol = 2.5e-08\nscaled_tol = 2.0")
     write(repository, tight)
@@ -399,6 +413,33 @@ def test_an_approval_can_not_be_dropped(repository: Path) -> None:
     found = texts(hook.check(path, base="HEAD"))
     assert len(found) == 1
     assert "the override for sm_90 is gone and the cell is looser there" in found[0]
+
+
+def test_an_override_by_hand(repository: Path) -> None:
+    """Without approval it can't be looser than its cell, and the message says what to do."""
+    plain = """
+[softmax.float16.on.sm_80]
+atol = 1e-07
+scaled_tol = SLOPE
+allclose = {atol = 2e-07, rtol = 0.0012}
+"""
+    found = hook.check(write(repository, GOOD + plain.replace("SLOPE", "64.0")))
+    errors = [f.what for f in found if f.level == "error"]
+    assert errors == [
+        "softmax.float16.on.sm_80: looser than its cell (7.8x at the median element) and not "
+        "approved; an override comes with calibration by device class, which tolcal doesn't have "
+        "yet: drop it, or widen the cell (`tolcal approve --widen REASON`)"
+    ]
+    found = hook.check(write(repository, GOOD + plain.replace("SLOPE", "2.0")))
+    assert {f.level for f in found} == {"warning"}
+    mark = GOOD[GOOD.rindex("[softmax.float16.on.sm_90.approved]") :].replace("sm_90", "sm_80")
+    mark = mark.replace(re.findall('value = "(.*)"', mark)[0], "VALUE")
+    signed = GOOD + plain.replace("SLOPE", "64.0") + "\n" + mark
+    cells, _ = tolerances.parse(tomli.loads(signed))
+    signed = signed.replace("VALUE", cells["softmax", "float16"].on["sm_80"].value_digest)
+    errors = [f.what for f in hook.check(write(repository, signed)) if f.level == "error"]
+    assert len(errors) == 1
+    assert "looser than the cell that held there before (7.8x" in errors[0]
 
 
 def test_rounding_is_no_change(repository: Path) -> None:

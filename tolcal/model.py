@@ -296,6 +296,10 @@ class Record(msgspec.Struct, frozen=True):
 
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
+Margin = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Roundoff = Annotated[float, msgspec.Meta(gt=0, lt=1)]
+Scale = Annotated[float, msgspec.Meta(ge=0, le=DTYPES["float64"].max)]  # finite
 
 
 class AllClose(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -316,15 +320,15 @@ class Evidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a tolerance rests on."""
 
     rule: str
-    margin: float
+    margin: Margin
     rows: Count
     runs: Count
     devices: tuple[str, ...]
     held_out: HeldOut
     history: str
-    detectable_recall: float | None = None  # None: the op has no detectable buggy row
-    roundoff: float | None = None  # u that scaled_tol is in units of; None: the record's own
-    scale: float | None = None  # median |ref| + sigma, where tighter and looser are told apart
+    detectable_recall: Share | None = None  # None: the op has no detectable buggy row
+    roundoff: Roundoff | None = None  # u that scaled_tol is in units of; None: the record's own
+    scale: Scale | None = None  # median |ref| + sigma, where tighter and looser are told apart
 
 
 class Approved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -76,7 +76,12 @@ def findings(
     problems += [p for p in rules.judge(cells, context) if p.keys[:2] not in unsound]
     positions = tomlfile.Positions(text)
     found = [
-        Finding(path, *positions.of(problem.keys), problem.level, problem.text)
+        Finding(
+            path,
+            *((1, 1) if problem.absent else positions.of(problem.keys)),
+            problem.level,
+            problem.text,
+        )
         for problem in problems
     ]
     return sorted(found, key=lambda f: (f.line, f.column))
