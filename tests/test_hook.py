@@ -838,6 +838,17 @@ def test_what_can_not_be_written_is_one_line(
     assert [p.name for p in tmp_path.iterdir()] == ["tolerances.toml"]
 
 
+@pytest.mark.parametrize("name", ["check", "format"])
+def test_the_scripts_help_ends_with_an_example(name: str) -> None:
+    """As that of every command."""
+    code = f"from tolcal.hook import commands; commands.{name}_script()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--help"],
+        env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.stdout.splitlines()[-1].startswith(f"Example: tolcal-{name} ")
+
+
 # --- overrides survive ----------------------------------------------------------------------
 
 

@@ -35,7 +35,7 @@ ALLOWED: dict[str, str] = {
     "plugin": "model testing | pytest",
     "hook": "model tolerances project tomlfile | msgspec tomli",
     "cli": "model tomlfile corpus cases measure history calibrate compare tolerances report "
-    "github hook bounds stats | msgspec pyarrow",
+    "github hook bounds stats project | msgspec pyarrow",
     "__main__": "cli |",
     "__init__": "|",
 }

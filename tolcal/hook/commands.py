@@ -105,14 +105,22 @@ def _paths(args: argparse.Namespace) -> list[Path]:
 
 def check_script() -> None:
     """The console script ``tolcal-check``."""
-    parser = argparse.ArgumentParser(prog="tolcal-check", description="Validates tolerances.toml.")
+    parser = argparse.ArgumentParser(
+        prog="tolcal-check",
+        description="Validates tolerances.toml.",
+        epilog="Example: tolcal-check --base origin/main tolerances.toml",
+    )
     add_check(parser)
     _leave(check, parser)
 
 
 def format_script() -> None:
     """The console script ``tolcal-format``."""
-    parser = argparse.ArgumentParser(prog="tolcal-format", description="Orders tolerances.toml.")
+    parser = argparse.ArgumentParser(
+        prog="tolcal-format",
+        description="Orders tolerances.toml.",
+        epilog="Example: tolcal-format tolerances.toml",
+    )
     add_format(parser)
     _leave(reformat, parser)
 
