@@ -216,6 +216,37 @@ def test_what_is_no_tolerance_file(tmp_path: Path, text: str, where: str, what: 
     assert len(done.stdout.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("raw", "says"),
+    [
+        (b"schema = 1\nop = 3\n", "tolerances.toml:2:1: "),
+        (b"schema = 1\n[[op]]\na = 1\n", "tolerances.toml:"),
+        (b"schema = 1\n# \xff\n", "tolerances.toml:2: not UTF-8; save the file as UTF-8"),
+        (None, "tolcal: tolerances.toml: cannot read it: Too many levels of symbolic links"),
+    ],
+)
+@pytest.mark.parametrize("name", ["check", "format"])
+def test_odd_files_are_no_traceback(
+    tmp_path: Path, name: str, raw: bytes | None, says: str
+) -> None:
+    """Of a script or a command, with --fix too."""
+    path = tmp_path / "tolerances.toml"
+    if raw is None:
+        path.symlink_to(path)
+    else:
+        path.write_bytes(raw)
+    code = f"from tolcal.hook import commands; commands.{name}_script()"
+    script = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+    )  # fmt: skip
+    fixed = run(tmp_path, name, *(["--fix"] if name == "check" else []))
+    for done in (script, fixed, run(tmp_path, name)):
+        assert done.returncode == (2 if raw is None else 1)
+        assert (done.stderr if raw is None else done.stdout).startswith(says)
+        assert "Traceback" not in done.stderr
+
+
 def test_missing_evidence_and_approval_are_warnings(tmp_path: Path) -> None:
     """A first hand-written cell doesn't fail, and says what it lacks."""
     write(tmp_path, CELL.partition("\n[softmax.float16.evidence]")[0])

@@ -59,7 +59,7 @@ def replace(path: Path, text: str) -> None:
     A link stays one: what it is of is written. Nothing that lies in the folder is written through.
     Raises TolcalError where the folder or file system doesn't let it.
     """
-    path = path.resolve()
+    path = Path(os.path.realpath(path))
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else None

@@ -73,7 +73,8 @@ class Lookup:
 
 def _steps(path: Path, ref: str | None) -> Generator[None, None, Earlier | None]:
     named, wanted = (f"--base {ref}", ref) if ref else _environment()
-    path = path.resolve()  # of a link, the file that it is of
+    # Of a link, the file that it is of; Path.resolve raises for a link to itself.
+    path = Path(os.path.realpath(path))
     folder = path.parent
     if not wanted:
         there = yield from _git(folder, "for-each-ref", "--format=%(refname)", *BRANCHES)

@@ -136,5 +136,10 @@ def _leave(command: Callable[[argparse.Namespace], int], parser: argparse.Argume
     except BrokenPipeError:  # `tolcal-check | head`: the reader has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 1
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"tolcal: {where}{error.strerror or error}; check path, rights and space",
+              file=sys.stderr)  # fmt: skip
+        status = 2
     sys.stderr.flush()
     os._exit(status)  # without taking apart what was parsed, which takes longer than judging it
