@@ -2,7 +2,6 @@
 
 import os
 import re
-import secrets
 import stat
 from collections.abc import Iterable
 from pathlib import Path
@@ -59,6 +58,8 @@ def replace(path: Path, text: str) -> None:
     A link stays one: what it is of is written. Nothing that lies in the folder is written through.
     Raises TolcalError where the folder or file system doesn't let it.
     """
+    import secrets  # with what it needs, as dear as tomli, and only for writing
+
     path = Path(os.path.realpath(path))
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
