@@ -41,15 +41,15 @@ class Outline(msgspec.Struct, frozen=True):
     has_control: bool
 
 
-def around(start: Path) -> Project:
+def around(start: Path, tolerances: Path | None = None) -> Project:
     """The project that a file in the folder ``start`` belongs to.
 
     Its tolerances are the nearest, going up: ``tolerances.toml``, or the file that [tool.tolcal]
     in a pyproject.toml names. Its corpus is that of the nearest [tool.tolcal]; without one it
-    stands beside the tolerances.
+    stands beside the tolerances. ``tolerances``: the file in question, which may be yet to come.
     """
     start = start.resolve()
-    nearest: Path | None = None
+    nearest = tolerances and tolerances.absolute()
     for folder in (start, *start.parents):
         table = _table(folder / "pyproject.toml")
         here = folder / _text(table, "tolerances", "tolerances.toml")

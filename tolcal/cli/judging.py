@@ -139,7 +139,7 @@ def approve(args: argparse.Namespace) -> int:
 
 def _known_to_check(path: Path) -> rules.Context:
     """What the hook judges the cells of that file by: ops of the corpus and of tests."""
-    around = project.around(path.parent)
+    around = project.around(path.parent, path)
     return rules.Context(ops=project.outline(around.corpus), test_ops=around.test_ops)
 
 
