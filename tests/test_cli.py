@@ -19,7 +19,7 @@ from tests_support import CORPUS, make_environment, make_record, make_run, make_
 from tolcal import calibrate, history, tolerances
 from tolcal.cli import build_parser, judging, main
 from tolcal.history import columns, jsonlines
-from tolcal.model import Proposal, Record
+from tolcal.model import CellState, Proposal, Record
 from tolcal.report.document import Document, to_json
 
 TOML = """\
@@ -449,13 +449,58 @@ def test_calibrate_report_approve_show(here: Path, capsys: pytest.CaptureFixture
     assert "720 rows of 4 runs on NVIDIA H200" in shown
 
 
+@pytest.mark.parametrize(
+    ("state", "options", "says"),
+    [
+        ("unchanged", ["--widen", "test"],
+         "softmax/float32: unchanged within rounding, so there is nothing to approve or to widen"),
+        ("looser", [], "softmax/float32: it would be looser, which needs --widen REASON"),
+        ("uncalibrated", [],
+         "softmax/float32: not calibrated, 9 more rows needed; measure and calibrate again"),
+    ],
+)  # fmt: skip
+def test_approve_says_why_there_is_nothing_to_do(
+    here: Path,
+    proposal: Proposal,
+    state: CellState,
+    options: list[str],
+    says: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Of a cell that was named, by what the proposal says of it."""
+    (cell,) = (c for c in proposal.cells if (c.op, c.dtype) == ("softmax", "float32"))
+    cell = msgspec.structs.replace(cell, state=state, needs_rows=9)
+    other = msgspec.structs.replace(proposal, cells=(cell,))
+    (here / "P.json").write_text(to_json(Document(other)))
+    assert refused(["approve", "P.json", "softmax/float32", *options], capsys) == says
+
+
+def test_approve_leaves_out_what_check_would_refuse(
+    here: Path, proposal_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Cells of ops that the corpus beside the file lacks, unless tests know them."""
+    (here.parent / "tolerances.toml").write_text("schema = 1\n")  # of another project
+    kernels = here / "corpus" / "gelu" / "kernels"
+    kernels.mkdir(parents=True)
+    (kernels / "gelu_triton.py").touch()
+    (kernels.parent / "op.toml").write_text('dtypes = ["float32"]\n')
+    assert main(["approve", "P.json", "--by", "me"]) == 0
+    assert capsys.readouterr().out.startswith(
+        "left out, since `tolcal check` would refuse it: softmax/float32: no op 'softmax' in the "
+        "corpus; drop the cell"
+    )
+    assert not (here / "tolerances.toml").exists()
+    (here / "pyproject.toml").write_text('[tool.tolcal]\ntest_ops = ["softmax"]\n')
+    assert main(["approve", "P.json", "--by", "me"]) == 0
+    assert capsys.readouterr().out == "1 cell written to tolerances.toml in the name of me\n"
+
+
 def test_approve_refuses_unknown_cells_and_comparisons(
     here: Path, proposal: Proposal, proposal_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """approve names a cell that isn't proposed, and takes no proposal made for comparison."""
     assert refused(["approve", "P.json", "softmacs"], capsys) == (
-        "softmacs: no new or tighter cell of that name; did you mean 'softmax'? "
-        "(looser ones need --widen REASON)"
+        "softmacs: no cell of that name in the proposal; did you mean 'softmax'?"
     )
     (here / "K.json").write_text(to_json(Document(msgspec.structs.replace(proposal, by="kernel"))))
     assert "by kernel is for comparison" in refused(["approve", "K.json"], capsys)

@@ -31,11 +31,11 @@ ALLOWED: dict[str, str] = {
     "github": "model tolerances history calibrate compare report | requests msgspec",
     "testing": "model cases stats bounds measure history tolerances project tomlfile "
     "| msgspec numpy torch",
-    "project": "tomlfile | msgspec tomli",
+    "project": "model tomlfile | msgspec tomli",
     "plugin": "model testing | pytest",
     "hook": "model tolerances project tomlfile | msgspec tomli",
     "cli": "model tomlfile corpus cases measure history calibrate compare tolerances report "
-    "github hook bounds stats | msgspec pyarrow",
+    "github hook bounds stats project | msgspec pyarrow",
     "__main__": "cli |",
     "__init__": "|",
 }

@@ -6,6 +6,7 @@ import difflib
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import tomlkit
 from hypothesis import HealthCheck, given, settings
@@ -105,9 +106,11 @@ def test_the_shipped_values_are_the_approved_ones() -> None:
         assert value.approved.value == value.value_digest, cell
 
 
-def test_the_value_digest_sees_every_number_and_nothing_else() -> None:
-    """Any of the five numbers changes it; evidence and approval do not."""
+def test_the_value_digest_sees_all_that_judging_uses_and_nothing_else() -> None:
+    """Any of the five numbers and both units change it; other evidence and approval do not."""
     cell = make()
+    evidence = cell.evidence
+    assert evidence is not None
     numbers = [
         make(atol=1.6e-7),
         make(scaled_tol=3.5),
@@ -115,6 +118,8 @@ def test_the_value_digest_sees_every_number_and_nothing_else() -> None:
         make(bias_tol=0.26),
         make(allclose=AllClose(2.6e-7, 1.3e-6)),
         make(allclose=AllClose(2.5e-7, 1.4e-6)),
+        make(evidence=msgspec.structs.replace(evidence, roundoff=0.0003)),
+        make(evidence=msgspec.structs.replace(evidence, scale=0.0003)),
     ]
     digests = {cell.value_digest, *(n.value_digest for n in numbers)}
     assert len(digests) == len(numbers) + 1
@@ -138,13 +143,15 @@ COUNTS = st.integers(0, 2**40)
 EVIDENCE = st.builds(
     Evidence,
     rule=st.sampled_from(["residual", "paper"]),
-    margin=FLOATS,
+    margin=st.floats(0, 1e9, exclude_min=True),
     rows=COUNTS,
     runs=COUNTS,
     devices=st.lists(TEXT, max_size=3).map(tuple),
     held_out=st.builds(HeldOut, runs=COUNTS, red=COUNTS),
     history=TEXT,
-    detectable_recall=st.none() | FLOATS,
+    detectable_recall=st.none() | st.floats(0, 1),
+    roundoff=st.none() | st.floats(0, 1, exclude_min=True, exclude_max=True),
+    scale=st.none() | FLOATS,
 )
 APPROVAL = st.builds(
     Approved,
@@ -368,7 +375,7 @@ def test_a_file_that_cannot_be_read_is_not_edited(tmp_path: Path) -> None:
         ("[rmsnorm.float32]", "[rmsnorm.float32", "10:17", "not TOML"),
         ("atol       = 1e-7", "atol       = ", "11:14", "not TOML"),
         ("atol       = 1e-7", "atol = 1e-7\natol = 1e-7", "12:12", "not TOML"),
-        ("schema = 1\n", "", "1", "schema is None"),
+        ("schema = 1\n", "", "1", "there is no line `schema = 1`"),
         ("schema = 1\n", "schema = 2\n", "2", "schema is 2"),
         ("schema = 1\n", "schema = '1'\n", "2", "schema is '1'"),
         ("atol       = 1e-7", "atoll = 1e-7", "11", "rmsnorm.float32.atoll"),

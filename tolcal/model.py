@@ -296,6 +296,10 @@ class Record(msgspec.Struct, frozen=True):
 
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
+Margin = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Roundoff = Annotated[float, msgspec.Meta(gt=0, lt=1)]
+Scale = Annotated[float, msgspec.Meta(ge=0, le=DTYPES["float64"].max)]  # finite
 
 
 class AllClose(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -316,19 +320,19 @@ class Evidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a tolerance rests on."""
 
     rule: str
-    margin: float
+    margin: Margin
     rows: Count
     runs: Count
     devices: tuple[str, ...]
     held_out: HeldOut
     history: str
-    detectable_recall: float | None = None  # None: the op has no detectable buggy row
-    roundoff: float | None = None  # u that scaled_tol is in units of; None: the record's own
-    scale: float | None = None  # median |ref| + sigma, where tighter and looser are told apart
+    detectable_recall: Share | None = None  # None: the op has no detectable buggy row
+    roundoff: Roundoff | None = None  # u that scaled_tol is in units of; None: the record's own
+    scale: Scale | None = None  # median |ref| + sigma, where tighter and looser are told apart
 
 
 class Approved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Who let these values in. ``value`` is the digest of the cell's numbers."""
+    """Who let these values in. ``value`` is `Values.value_digest`."""
 
     by: str
     at: str
@@ -350,8 +354,14 @@ class Values(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def value_digest(self) -> str:
-        """16 hex digits over the numbers alone, so that the hook can recompute it."""
-        return digest("value", *self.numbers.values())
+        """16 hex digits over all that judging uses, so that the hook can recompute it.
+
+        Beside the numbers: the unit that scaled_tol is in, and the scale at which the hook tells
+        looser from tighter.
+        """
+        rest = self.evidence
+        units = (rest.roundoff, rest.scale) if rest else (None, None)
+        return digest("value", *self.numbers.values(), *units)
 
     @property
     def numbers(self) -> dict[tuple[str, ...], float | None]:

@@ -15,9 +15,13 @@ import msgspec
 import tomli
 
 from tolcal import tomlfile
+from tolcal.model import TolcalError
 
 #: An op.toml is far shorter; what lies beyond is not read.
 MAX_HEAD = 2**16
+#: What [tool.tolcal] may hold; `cli.config` says of what kind.
+KEYS = ("corpus", "tolerances", "history", "device", "timeout", "profile", "triton_cache",
+        "cases", "test_ops")  # fmt: skip
 
 
 class Project(msgspec.Struct, frozen=True):
@@ -26,6 +30,7 @@ class Project(msgspec.Struct, frozen=True):
     tolerances: Path
     corpus: Path
     test_ops: tuple[str, ...]
+    corpus_named: str = ""  # where the corpus was named; "": it need not be there
 
 
 class Outline(msgspec.Struct, frozen=True):
@@ -36,42 +41,63 @@ class Outline(msgspec.Struct, frozen=True):
     has_control: bool
 
 
-def around(start: Path) -> Project:
+def around(start: Path, tolerances: Path | None = None) -> Project:
     """The project that a file in the folder ``start`` belongs to.
 
     Its tolerances are the nearest, going up: ``tolerances.toml``, or the file that [tool.tolcal]
     in a pyproject.toml names. Its corpus is that of the nearest [tool.tolcal]; without one it
-    stands beside the tolerances.
+    stands beside the tolerances. ``tolerances``: the file in question, which may be yet to come.
     """
     start = start.resolve()
-    nearest: Path | None = None
+    nearest = tolerances and tolerances.absolute()
     for folder in (start, *start.parents):
         table = _table(folder / "pyproject.toml")
         here = folder / _text(table, "tolerances", "tolerances.toml")
         if nearest is None and (table is not None or here.is_file()):
             nearest = here
         if table is not None:
-            names = table.get("test_ops", [])
+            file = folder / "pyproject.toml"
             return Project(
                 tolerances=nearest or here,
                 corpus=folder / _text(table, "corpus", "corpus"),
-                test_ops=tuple(map(str, names)) if isinstance(names, list) else (),
+                test_ops=tuple(table.get("test_ops", ())),
+                corpus_named=f"{file}: tool.tolcal.corpus" if "corpus" in table else "",
             )
     nearest = nearest or start / "tolerances.toml"
     return Project(nearest, nearest.parent / "corpus", ())
 
 
 def _text(table: Mapping[str, Any] | None, name: str, default: str) -> str:
-    value = (table or {}).get(name, default)
-    return value if isinstance(value, str) else default
+    value: str = (table or {}).get(name, default)
+    return value
 
 
 def _table(path: Path) -> Mapping[str, Any] | None:
+    """[tool.tolcal], if there is one: of known keys, and those used here of the right kind."""
     if not path.is_file():
         return None
-    tool = tomlfile.read(path)[0].get("tool")
+    data, text = tomlfile.read(path)
+    tool = data.get("tool")
     table = tool.get("tolcal") if isinstance(tool, dict) else None
-    return table if isinstance(table, dict) else None
+    if table is None:
+        return None
+    if not isinstance(table, dict):
+        raise _wrong(path, text, (), "expected a table")
+    for key, value in table.items():
+        if key not in KEYS:
+            hint = tomlfile.did_you_mean(key, KEYS)
+            raise _wrong(path, text, (key,), f"unknown key; known: {', '.join(KEYS)}{hint}")
+        if key in ("corpus", "tolerances") and not isinstance(value, str):
+            raise _wrong(path, text, (key,), "expected the path of a folder or file, in quotes")
+        names = value if isinstance(value, list) else [None]
+        if key == "test_ops" and not all(isinstance(name, str) for name in names):
+            raise _wrong(path, text, (key,), 'expected names of ops, as in ["softmax"]')
+    return table
+
+
+def _wrong(path: Path, text: str, keys: tuple[str, ...], what: str) -> TolcalError:
+    at = ("tool", "tolcal", *keys)
+    return TolcalError(f"{path}:{tomlfile.line_of(text, at)}: {'.'.join(at)}: {what}")
 
 
 def outline(corpus: Path) -> dict[str, Outline] | None:

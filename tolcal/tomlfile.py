@@ -1,6 +1,8 @@
 """TOML files into checked values; every refusal names file, line, what is wrong and the remedy."""
 
+import os
 import re
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,19 +17,25 @@ T = TypeVar("T")
 MAX_BYTES = 16 * 2**20
 
 
+class NotTomlError(TolcalError):
+    """A file that is there and says nothing: for the hook a finding like any other."""
+
+
 def read(path: Path) -> tuple[dict[str, Any], str]:
     """Parsed content and text of ``path``; TolcalError if it can't be read or is no TOML."""
     try:
         raw = path.read_bytes()
     except OSError as error:
-        raise TolcalError(f"{path}: cannot read it: {error.strerror}") from None
+        raise TolcalError(
+            f"{path}: cannot read it: {error.strerror}; give the path of a file that is there"
+        ) from None
     if len(raw) > MAX_BYTES:
-        raise TolcalError(f"{path}: {len(raw)} bytes, at most {MAX_BYTES} allowed")
+        raise NotTomlError(f"{path}: {len(raw)} bytes, at most {MAX_BYTES} allowed")
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
-        raise TolcalError(f"{path}:{line}: not UTF-8; save the file as UTF-8") from None
+        raise NotTomlError(f"{path}:{line}: not UTF-8; save the file as UTF-8") from None
     try:
         return tomli.loads(text), text
     except tomli.TOMLDecodeError as error:
@@ -35,12 +43,40 @@ def read(path: Path) -> tuple[dict[str, Any], str]:
         reason, _, _ = str(error).partition(" (at ")
         twice = " twice" in reason or "overwrite" in reason
         remedy = "keep one of the two" if twice else "mend the syntax there"
-        raise TolcalError(
+        raise NotTomlError(
             f"{path}:{error.lineno}:{error.colno}: not TOML: {reason}; {remedy}"
         ) from None
     except (RecursionError, ValueError):  # ValueError: an integer of thousands of digits
-        raise TolcalError(
+        raise NotTomlError(
             f"{path}: nested too deeply, or a number too long, to be one of tolcal's files"
+        ) from None
+
+
+def replace(path: Path, text: str) -> None:
+    """Writes ``path`` in one step, so that a reader never sees half of it; its mode stays.
+
+    A link stays one: what it is of is written. Nothing that lies in the folder is written through.
+    Raises TolcalError where the folder or file system doesn't let it.
+    """
+    import secrets  # with what it needs, as dear as tomli, and only for writing
+
+    path = Path(os.path.realpath(path))
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
+        opened = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        try:
+            with os.fdopen(opened, "wb") as file:
+                file.write(text.encode("utf-8"))
+                if mode is not None:
+                    os.fchmod(opened, mode)
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink()
+            raise
+    except OSError as error:
+        raise TolcalError(
+            f"{path}: cannot write it: {error.strerror}; check rights and space of its folder"
         ) from None
 
 

@@ -175,7 +175,8 @@ def build_parser() -> argparse.ArgumentParser:
         "write a proposal's new and tighter tolerances into tolerances.toml",
         "tolcal approve out/proposal.json",
     )  # fmt: skip
-    approve.add_argument("proposal", metavar="P.json")
+    approve.add_argument("proposal", metavar="P.json",
+                         help="proposal of `tolcal calibrate --json` or `tolcal ci`")  # fmt: skip
     approve.add_argument("cells", nargs="*", metavar="OP[/DTYPE]", help="only these cells")
     approve.add_argument("--tolerances", metavar="F", help="the file to edit")
     approve.add_argument("--widen", metavar="REASON",
@@ -188,7 +189,7 @@ def build_parser() -> argparse.ArgumentParser:
         "show what each tolerance is and what it rests on",
         "tolcal show softmax",
     )  # fmt: skip
-    show.add_argument("op", nargs="?", metavar="OP")
+    show.add_argument("op", nargs="?", metavar="OP", help="only this op, in full")
     show.add_argument("--tolerances", metavar="F", help="the file to read")
     options.add_corpus(show)
 

@@ -7,13 +7,15 @@ import getpass
 import subprocess
 import sys
 import webbrowser
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 
-from tolcal import corpus, tolerances, tomlfile
+from tolcal import corpus, project, tolerances, tomlfile
 from tolcal.cli import config
+from tolcal.hook import names, rules
 from tolcal.model import Approved, Cell, CellProposal, Op, TolcalError, Tolerance, one_line, plural
 from tolcal.report import FORMATS, text
 from tolcal.report.document import Document, read, to_json
@@ -105,7 +107,7 @@ def approve(args: argparse.Namespace) -> int:
             raise TolcalError("--widen REASON: name the cells to widen, and give a reason")
         cells += [c for c in document.proposal.cells if c.state == "looser" and c.tolerance]
     if args.cells:
-        cells = _chosen(cells, args.cells)
+        cells = _chosen(cells, args.cells, document.proposal.cells)
     if not cells:
         print("nothing to approve: no cell is new or tighter")
         return 0
@@ -118,8 +120,14 @@ def approve(args: argparse.Namespace) -> int:
     now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     values: dict[Cell, Tolerance] = {}
     present = tolerances.read(settings.tolerances)
+    known = _known_to_check(settings.tolerances)
+    useless: dict[Cell, str] = {}
     for cell in cells:
         assert cell.tolerance is not None
+        why = rules.gone((cell.op, cell.dtype), known)
+        if why:
+            useless[cell.op, cell.dtype] = why
+            continue
         now_approved = present.get((cell.op, cell.dtype))
         base = None if now_approved is None else now_approved.value_digest
         if base == cell.tolerance.value_digest:
@@ -137,25 +145,55 @@ def approve(args: argparse.Namespace) -> int:
             reason=args.widen if (cell.tightening or 1.0) < 1.0 else None,
         )
         values[cell.op, cell.dtype] = msgspec.structs.replace(cell.tolerance, approved=approved)
+    if useless:
+        why, more = next(iter(useless.values())), "" if len(useless) == 1 else ", and so on"
+        print(
+            f"left out, since `tolcal check` would refuse it: {names(list(useless))}: {why}{more}"
+        )
+    if not values and useless:
+        return 0
     tolerances.write(settings.tolerances, values)
     print(f"{plural(len(values), 'cell')} written to {settings.tolerances} in the name of "
           f"{by}")  # fmt: skip
     return 0
 
 
-def _chosen(cells: list[CellProposal], wanted: list[str]) -> list[CellProposal]:
-    names = {f"{c.op}/{c.dtype}": c for c in cells}
+def _known_to_check(path: Path) -> rules.Context:
+    """What the hook judges the cells of that file by: ops of the corpus and of tests."""
+    around = project.around(path.parent, path)
+    return rules.Context(ops=project.outline(around.corpus), test_ops=around.test_ops)
+
+
+def _chosen(
+    cells: list[CellProposal], wanted: list[str], proposed: tuple[CellProposal, ...]
+) -> list[CellProposal]:
+    """Of ``cells``, those of a wanted name; TolcalError with the reason if there is none."""
     chosen: dict[str, CellProposal] = {}
     for name in wanted:
-        hits = {k: c for k, c in names.items() if k == name or k.startswith(f"{name}/")}
+        hits = {k: c for k, c in _named(cells).items() if k == name or k.startswith(f"{name}/")}
         if not hits:
-            hint = tomlfile.did_you_mean(name, [*names, *(c.op for c in cells)])
-            raise TolcalError(
-                f"{name}: no new or tighter cell of that name{hint} (looser ones need --widen "
-                "REASON)"
-            )
+            raise TolcalError(f"{name}: {_why_not(name, proposed)}")
         chosen |= hits
     return list(chosen.values())
+
+
+def _named(cells: Iterable[CellProposal]) -> dict[str, CellProposal]:
+    return {f"{c.op}/{c.dtype}": c for c in cells}
+
+
+def _why_not(name: str, proposed: tuple[CellProposal, ...]) -> str:
+    """Why no cell of that name can be approved, and what to do."""
+    of_name = {k: c for k, c in _named(proposed).items() if k == name or c.op == name}
+    states = {c.state for c in of_name.values()}
+    if "looser" in states:
+        return "it would be looser, which needs --widen REASON"
+    if states == {"unchanged"}:
+        return "unchanged within rounding, so there is nothing to approve or to widen"
+    if "uncalibrated" in states:
+        rows = max(c.needs_rows for c in of_name.values())
+        return f"not calibrated, {plural(rows, 'more row')} needed; measure and calibrate again"
+    hint = tomlfile.did_you_mean(name, [*_named(proposed), *(c.op for c in proposed)])
+    return f"no cell of that name in the proposal{hint or '; `tolcal report` lists them'}"
 
 
 def _git_user() -> str:

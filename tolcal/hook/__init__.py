@@ -15,7 +15,7 @@ import msgspec
 from tolcal import project, tomlfile
 from tolcal.hook import base as git
 from tolcal.hook import rules
-from tolcal.model import Cell, TolcalError, Tolerance, one_line
+from tolcal.model import Cell, TolcalError, Tolerance, one_line, plural
 from tolcal.tolerances import parse
 
 
@@ -50,15 +50,21 @@ def check(path: Path, *, base: str | None = None, corpus: Path | None = None) ->
     with git.Lookup(path, base) as earlier:
         data, text = tomlfile.read(path)
         earlier.go_on()
-        around = project.around(path.parent)
-        ops = project.outline(corpus or around.corpus)
-        before = earlier.text()
+        around = _project(path, corpus)
+        ops = project.outline(around.corpus)
+        before = earlier.found()
     old: dict[Cell, Tolerance] = {}
-    if before is not None and before != text:
-        shorter = git.changed(before, text)
-        old = _sound(shorter) or (_sound(before) if shorter != before else {})
+    if before is not None and before.text != text:
+        shorter = git.changed(before.text, text)
+        old = _sound(shorter) or (_sound(before.text) if shorter != before.text else {})
+        if before.source and not before.left:  # another file of the same repository
+            old = {(op, d): t for (op, d), t in old.items() if d in _table(data.get(op))}
     context = rules.Context(ops=ops, test_ops=around.test_ops, base=old)
-    return findings(path, data, text, context)
+    found = findings(path, data, text, context)
+    if before is not None and before.source:
+        what = f"is not in the base commit; compared with {before.source} there"
+        found.insert(0, Finding(path, 1, 1, "warning", what))
+    return found
 
 
 def findings(
@@ -70,10 +76,19 @@ def findings(
     problems += [p for p in rules.judge(cells, context) if p.keys[:2] not in unsound]
     positions = tomlfile.Positions(text)
     found = [
-        Finding(path, *positions.of(problem.keys), problem.level, problem.text)
+        Finding(
+            path,
+            *((1, 1) if problem.absent else positions.of(problem.keys)),
+            problem.level,
+            problem.text,
+        )
         for problem in problems
     ]
     return sorted(found, key=lambda f: (f.line, f.column))
+
+
+def _table(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _sound(text: str) -> dict[Cell, Tolerance]:
@@ -86,24 +101,49 @@ def _sound(text: str) -> dict[Cell, Tolerance]:
         return {}
 
 
-def fix(path: Path, corpus: Path | None = None) -> bool:
+def fix(path: Path, corpus: Path | None = None) -> tuple[bool, list[Cell]]:
     """Mends what can be mended safely: order, rounding, cells whose op is gone for good.
 
-    Returns whether the file changed. Numbers that somebody changed stay as they are, and so does
-    a cell that may only be misspelt.
+    Returns whether the file changed, and the cells that it lost. Numbers that somebody changed
+    stay as they are, and so does a cell that may only be misspelt. Raises TolcalError if most
+    cells would go: that is a wrong corpus.
     """
-    around = project.around(path.parent)
-    ops = project.outline(corpus or around.corpus)
+    around = _project(path, corpus)
+    ops = project.outline(around.corpus)
     known = {*(ops or ()), *around.test_ops}
     data, _ = tomlfile.read(path)
+    cells = [(op, dtype) for op in data for dtype in _table(data[op])]
     gone = [
         (op, dtype)
-        for op, by_dtype in data.items()
-        if ops and op not in known and isinstance(by_dtype, dict)
-        if not tomlfile.did_you_mean(op, known)
-        for dtype in by_dtype
+        for op, dtype in cells
+        if ops and op not in known and not tomlfile.did_you_mean(op, known)
     ]
-    return order(path, gone)
+    if 2 * len(gone) > len(cells):
+        raise TolcalError(
+            f"{path}: {len(gone)} of {plural(len(cells), 'cell')} are of ops that "
+            f"{around.corpus} lacks ({names(gone)}), so nothing was dropped; name the right "
+            "corpus (--corpus DIR, or `corpus` in [tool.tolcal]), or delete them by hand"
+        )
+    return order(path, gone), gone
+
+
+def names(cells: list[Cell], most: int = 20) -> str:
+    """``softmax/float16, softmax/float32 and 3 more``."""
+    shown = ", ".join(f"{op}/{dtype}" for op, dtype in cells[:most])
+    return shown + (f" and {len(cells) - most} more" if len(cells) > most else "")
+
+
+def _project(path: Path, corpus: Path | None) -> project.Project:
+    """The project around a file. TolcalError if a corpus was named and isn't there."""
+    around = project.around(path.parent)
+    if corpus is not None:
+        around = msgspec.structs.replace(around, corpus=corpus, corpus_named="--corpus")
+    if around.corpus_named and not around.corpus.is_dir():
+        raise TolcalError(
+            f"{around.corpus_named} = {around.corpus}: no such folder; name the folder of op "
+            "folders, or leave it out"
+        )
+    return around
 
 
 def order(path: Path, drop: list[Cell] | None = None) -> bool:
@@ -117,10 +157,10 @@ def order(path: Path, drop: list[Cell] | None = None) -> bool:
     try:
         ordered = layout.canonical(text, drop or ())
     except layout.OrderError as error:
-        raise TolcalError(f"{path}:{error.line}:1: {error}; the file was left as it is") from None
+        raise tomlfile.NotTomlError(
+            f"{path}:{error.line}:1: {error}; the file was left as it is"
+        ) from None
     if ordered == text:
         return False
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_bytes(ordered.encode("utf-8"))
-    temporary.replace(path)
+    tomlfile.replace(path, ordered)
     return True

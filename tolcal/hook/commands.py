@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tolcal import hook
+from tolcal import hook, tomlfile
 from tolcal.model import TolcalError, one_line, plural
 
 #: Findings printed of one file.
@@ -58,12 +58,16 @@ def run_check(paths: list[Path], fixing: bool, base: str | None, corpus: Path | 
     status = 0
     for path in paths:
         try:
-            if fixing and hook.fix(path, corpus):
-                print(f"{one_line(str(path), 500)}: put in order")
+            if fixing:
+                changed, gone = hook.fix(path, corpus)
+                if gone:
+                    what = f"dropped {plural(len(gone), 'cell')} of ops that are gone"
+                    print(one_line(f"{path}: {what}: {hook.names(gone)}", 2000))
+                if changed:
+                    print(f"{one_line(str(path), 500)}: put in order")
             findings = hook.check(path, base=base, corpus=corpus)
         except TolcalError as error:
-            print(error)
-            status = max(status, 1)
+            status = max(status, _refused(error))
             continue
         for finding in findings[:MOST]:
             print(finding.text)
@@ -75,16 +79,24 @@ def run_check(paths: list[Path], fixing: bool, base: str | None, corpus: Path | 
 
 
 def run_format(paths: list[Path]) -> int:
-    """``tolcal format``: puts files in order; 1 if one can't be."""
+    """``tolcal format``: puts files in order; 1 if one can't be, 2 if one can't be read."""
     status = 0
     for path in paths:
         try:
             if hook.order(path):
                 print(f"{one_line(str(path), 500)}: put in order")
         except TolcalError as error:
-            print(error)
-            status = 1
+            status = max(status, _refused(error))
     return status
+
+
+def _refused(error: TolcalError) -> int:
+    """Says why a file was not judged or ordered: 1 if the file says so itself, else 2."""
+    if isinstance(error, tomlfile.NotTomlError):
+        print(error)
+        return 1
+    print(f"tolcal: {error}", file=sys.stderr)
+    return 2
 
 
 def _paths(args: argparse.Namespace) -> list[Path]:
@@ -93,14 +105,22 @@ def _paths(args: argparse.Namespace) -> list[Path]:
 
 def check_script() -> None:
     """The console script ``tolcal-check``."""
-    parser = argparse.ArgumentParser(prog="tolcal-check", description="Validates tolerances.toml.")
+    parser = argparse.ArgumentParser(
+        prog="tolcal-check",
+        description="Validates tolerances.toml.",
+        epilog="Example: tolcal-check --base origin/main tolerances.toml",
+    )
     add_check(parser)
     _leave(check, parser)
 
 
 def format_script() -> None:
     """The console script ``tolcal-format``."""
-    parser = argparse.ArgumentParser(prog="tolcal-format", description="Orders tolerances.toml.")
+    parser = argparse.ArgumentParser(
+        prog="tolcal-format",
+        description="Orders tolerances.toml.",
+        epilog="Example: tolcal-format tolerances.toml",
+    )
     add_format(parser)
     _leave(reformat, parser)
 
@@ -116,5 +136,10 @@ def _leave(command: Callable[[argparse.Namespace], int], parser: argparse.Argume
     except BrokenPipeError:  # `tolcal-check | head`: the reader has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 1
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"tolcal: {where}{error.strerror or error}; check path, rights and space",
+              file=sys.stderr)  # fmt: skip
+        status = 2
     sys.stderr.flush()
     os._exit(status)  # without taking apart what was parsed, which takes longer than judging it

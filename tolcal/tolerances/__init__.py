@@ -25,12 +25,13 @@ from tolcal.model import (
 )
 
 SCHEMA = 1
-#: Every key that a cell may hold, at any depth.
+#: Every key that a cell may hold, at any depth, and the part of the cell that it belongs to.
 FIELDS = {
-    field
-    for part in (Tolerance, AllClose, Evidence, HeldOut, Approved)
-    for field in part.__struct_fields__
-}
+    field: part
+    for part, struct in (("approved", Approved), ("evidence.held_out", HeldOut),
+                         ("evidence", Evidence), ("allclose", AllClose), ("", Tolerance))
+    for field in struct.__struct_fields__
+}  # fmt: skip
 #: Device classes, as `Environment.device_class` has them.
 DEVICE_CLASS = re.compile(r"sm_[0-9]{2,3}[a-z]?|gfx[0-9a-f]{3,5}|cpu")
 
@@ -41,6 +42,7 @@ class Problem(msgspec.Struct, frozen=True):
     keys: tuple[str, ...]
     what: str
     level: Literal["error", "warning"] = "error"
+    absent: bool = False  # the file has no such keys: it has no line
 
     @property
     def text(self) -> str:
@@ -72,8 +74,9 @@ def parse(data: Mapping[str, Any]) -> tuple[dict[Cell, Tolerance], list[Problem]
     problems: list[Problem] = []
     schema = data.get("schema")
     if type(schema) is not int or schema != SCHEMA:  # True == 1
-        remedy = f"add `schema = {SCHEMA}` at the top, or upgrade tolcal"
-        what = f"schema is {schema!r}, this tolcal reads {SCHEMA}; {remedy}"
+        what = f"schema is {schema!r}, this tolcal reads {SCHEMA}; upgrade tolcal, or mend it"
+        if "schema" not in data:
+            what = f"there is no line `schema = {SCHEMA}`; add it at the top"
         problems.append(Problem(("schema",) if "schema" in data else (), what))
     for op, by_dtype in data.items():
         if op == "schema":
@@ -90,7 +93,10 @@ def parse(data: Mapping[str, Any]) -> tuple[dict[Cell, Tolerance], list[Problem]
 
 def _cell(at: Cell, table: Any, cells: dict[Cell, Tolerance], problems: list[Problem]) -> None:
     if at[1] not in DTYPES:
+        formats = [name for name in DTYPES if name.startswith(f"{at[1]}_")]
         hint = tomlfile.did_you_mean(at[1], DTYPES)
+        if formats:
+            hint = f"; say which: {' or '.join(formats)}"
         problems.append(Problem(at, f"unknown dtype; known: {', '.join(DTYPES)}{hint}"))
         return
     plain = _date_as_text(table)
@@ -99,7 +105,11 @@ def _cell(at: Cell, table: Any, cells: dict[Cell, Tolerance], problems: list[Pro
     except msgspec.ValidationError as error:
         keys, reason = tomlfile.blame(plain, Tolerance, error)
         if "unknown field" in reason:
-            remedy = f"drop it{tomlfile.did_you_mean(keys[-1], FIELDS)}"
+            key = keys[-1]
+            remedy = f"drop it{tomlfile.did_you_mean(key, FIELDS)}"
+            if key in FIELDS:
+                table = ".".join(part for part in (*at, FIELDS[key]) if part)
+                remedy = f"it belongs in [{table}]"
         elif "missing required field" in reason:
             remedy = "add it, or take the calibrated cell (`tolcal calibrate`, `tolcal approve`)"
         else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -43,9 +42,7 @@ def write(path: Path, cells: Mapping[Cell, Tolerance]) -> None:
                 f"can't be edited in place; write it as one table [{op}.{dtype}]"
             )
         _replace(parent[dtype], _table(tolerance))
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    temporary.write_bytes(tomlkit.dumps(document).encode("utf-8"))
-    temporary.replace(path)
+    tomlfile.replace(path, tomlkit.dumps(document))
 
 
 def _replace(old: Any, new: Any) -> None:
