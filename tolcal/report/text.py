@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 
 from tolcal.model import CellProposal, Finding, Locked, Proposal, Verdict, plural
 
@@ -123,6 +124,17 @@ def locked_claim(locked: Locked) -> str:
 def by_kind(verdict: Verdict | None, *kinds: str) -> list[Finding]:
     """Findings of these kinds, in the verdict's order."""
     return [f for f in verdict.findings if f.kind in kinds] if verdict else []
+
+
+def by_importance(findings: Iterable[Finding]) -> list[Finding]:
+    """What blocks first, then what is not finite, then the largest excess; ties by name."""
+
+    def weight(f: Finding) -> tuple[object, ...]:
+        finite = f.observed is not None and f.over is not None
+        over = f.over if f.over is not None else math.inf
+        return (not f.blocks, finite, -over, f.op, f.kernel, f.dtype, f.worst, f.detail)
+
+    return sorted(findings, key=weight)
 
 
 def to_approve(proposal: Proposal) -> list[CellProposal]:
