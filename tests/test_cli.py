@@ -187,7 +187,10 @@ ADVICE = (
          "P.json: cannot read it: No such file or directory; `tolcal calibrate --json P.json` "
          "writes one"),
         (["report", "P.json", "--format", "coment"],
-         "--format coment: known are comment, summary, json, terminal; did you mean 'comment'?"),
+         "--format coment: known are comment, summary, json, sarif, junit, annotations, terminal; "
+         "did you mean 'comment'?"),
+        (["report"],
+         "report: name a proposal, P.json (`tolcal calibrate --json P.json`)"),
         (["replay", "relu_triton:00", "--corpus", str(CORPUS)],
          "no record or gate case with id 'relu_triton:00' in out/history; give the file or folder "
          "that holds it with --history"),

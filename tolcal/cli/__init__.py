@@ -145,10 +145,12 @@ def build_parser() -> argparse.ArgumentParser:
         "render a proposal in any format",
         "tolcal report out/proposal.json --format comment",
     )  # fmt: skip
-    report.add_argument("proposal", metavar="P.json")
+    report.add_argument("proposal", metavar="P.json", nargs="?")
     report.add_argument("--format", default="terminal", metavar="F",
-                        help="comment, summary, json or terminal "
+                        help="comment, summary, json, sarif, junit, annotations or terminal "
                         "(default: %(default)s)")  # fmt: skip
+    report.add_argument("--schema", action="store_true",
+                        help="print the JSON Schema of P.json instead")  # fmt: skip
     report.add_argument("--out", metavar="F", help="write to this file")
 
     ci = command(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import getpass
+import json
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -64,7 +65,14 @@ def report(args: argparse.Namespace) -> int:
     if args.format not in FORMATS:
         hint = tomlfile.did_you_mean(args.format, FORMATS)
         raise TolcalError(f"--format {args.format}: known are {', '.join(FORMATS)}{hint}")
-    rendered = FORMATS[args.format](read(Path(args.proposal)))
+    if args.schema:
+        from tolcal.report.schema import json_schema
+
+        rendered = json.dumps(json_schema(), indent=2) + "\n"
+    elif args.proposal is None:
+        raise TolcalError("report: name a proposal, P.json (`tolcal calibrate --json P.json`)")
+    else:
+        rendered = FORMATS[args.format](read(Path(args.proposal)))
     if args.out:
         out = Path(args.out)
         out.parent.mkdir(parents=True, exist_ok=True)

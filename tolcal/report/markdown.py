@@ -6,7 +6,7 @@ from typing import Any
 
 import jinja2
 
-from tolcal.model import Finding, FindingKind
+from tolcal.model import Finding, FindingKind, plural
 from tolcal.report import glyphs, text
 from tolcal.report.document import Document
 
@@ -28,8 +28,11 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    for name in ("code", "ident", "plain", "number", "scientific", "factor", "percent", "plural"):
-        environment.filters[name] = getattr(text, name)
+    for filter_ in (
+        text.code, text.ident, text.plain, text.number, text.scientific, text.factor,
+        text.excess, text.percent, plural,
+    ):  # fmt: skip
+        environment.filters[filter_.__name__] = filter_
     environment.filters["bar"] = glyphs.factor_bar
     environment.globals["claim"] = text.held_out_claim
     environment.globals["locked_claim"] = text.locked_claim

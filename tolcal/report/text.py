@@ -71,6 +71,13 @@ def factor(value: float | None) -> str:
     return f"{text}x looser" if looser else f"{text}x"
 
 
+def excess(over: float | None) -> str:
+    """``7.3e3x the bound``, ``just over the bound``; nothing for what is not over it."""
+    if over is None or not over > 1:
+        return ""
+    return "just over the bound" if over < 1.05 else f"{number(over)}x the bound"
+
+
 def percent(value: float | None) -> str:
     """Rounded down, so that 100 % means all."""
     return "-" if value is None else f"{math.floor(value * 1000) / 10:.1f} %"
