@@ -17,7 +17,7 @@ import pytest
 from tests_support import CORPUS, make_environment, make_record, make_run, make_stats
 
 from tolcal import calibrate, history, tolerances
-from tolcal.cli import build_parser, judging, main
+from tolcal.cli import build_parser, main, showing
 from tolcal.history import columns, jsonlines
 from tolcal.model import Proposal, Record
 from tolcal.report.document import Document, to_json
@@ -308,7 +308,7 @@ def test_bug(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     def broken(args: argparse.Namespace) -> int:
         raise KeyError("oops")
 
-    monkeypatch.setattr(judging, "show", broken)
+    monkeypatch.setattr(showing, "show", broken)
     assert main(["show"]) == 3
     err = capsys.readouterr().err
     assert err.startswith("Traceback (most recent call last):")
@@ -322,7 +322,7 @@ def test_interrupt(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
     def interrupted(args: argparse.Namespace) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(judging, "show", interrupted)
+    monkeypatch.setattr(showing, "show", interrupted)
     assert main(["show"]) == 130
     assert capsys.readouterr().err == "tolcal: interrupted\n"
 
@@ -333,7 +333,7 @@ def test_full_disk(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
     def full(args: argparse.Namespace) -> int:
         raise OSError(28, "No space left on device", "out/x")
 
-    monkeypatch.setattr(judging, "show", full)
+    monkeypatch.setattr(showing, "show", full)
     assert refused(["show"], capsys) == (
         "out/x: No space left on device; check path, rights and space"
     )

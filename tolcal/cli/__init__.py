@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import os
 import sys
 import traceback
@@ -39,6 +40,9 @@ def main(argv: list[str] | None = None) -> int:
     """Runs one command; returns its exit status."""
     parser = build_parser()
     args = parser.parse_args(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal or pipe without Unicode shows a ?, which is better than nothing at all.
+        sys.stdout.reconfigure(errors="replace")
     try:
         name = args.module if "." in args.module else f"tolcal.cli.{args.module}"
         module = importlib.import_module(name)
@@ -178,13 +182,14 @@ def build_parser() -> argparse.ArgumentParser:
     approve.add_argument("--by", metavar="NAME", help="who approves (default: git's user.name)")
 
     show = command(
-        "show", "judging", "show",
+        "show", "showing", "show",
         "show what each tolerance is and what it rests on",
         "tolcal show softmax",
     )  # fmt: skip
     show.add_argument("op", nargs="?", metavar="OP")
     show.add_argument("--tolerances", metavar="F", help="the file to read")
     options.add_corpus(show)
+    options.add_history(show)
 
     hook.add_check(command(
         "check", "tolcal.hook.commands", "check",
