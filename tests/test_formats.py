@@ -157,7 +157,7 @@ def test_a_path_that_leads_elsewhere_is_no_place(path: str) -> None:
 
 def test_sarif_points_at_the_kernel() -> None:
     """File from the root, line of `run`, a rule that exists, and the numbers beside."""
-    finding = make_finding("regression", path="corpus/a b/kernels/k%1.py", line=31, blocks=True)
+    finding = make_finding("drift", path="corpus/a b/kernels/k%1.py", line=31, blocks=True)
     (run,) = json.loads(FORMATS["sarif"](of(finding)))["runs"]
     (result,) = run["results"]
     (location,) = result["locations"]
@@ -189,7 +189,7 @@ def test_an_alert_is_the_same_in_the_next_run() -> None:
 
 def test_sarif_messages_hold_no_link_and_no_placeholder() -> None:
     """`[text](url)` and `{0}` mean something in a SARIF message."""
-    made = of(make_finding("crashed", detail="see [this](http://e.example) or {0}"))
+    made = of(make_finding("drift", detail="see [this](http://e.example) or {0}"))
     (result,) = json.loads(FORMATS["sarif"](made))["runs"][0]["results"]
     assert not set("[]{}") & set(result["message"]["text"])
     assert "see (this)" in result["message"]["text"]
@@ -282,6 +282,12 @@ def test_annotations_read_back(kernel: str, detail: str) -> None:
     assert (found["file"], found["line"]) == (PATH, "31")
     assert found["title"] == findings.title(finding).replace("##[", "##(")
     assert unescape(data) == findings.sentence(finding)
+
+
+def test_the_old_form_of_a_command_is_no_command() -> None:
+    """A runner takes `##[` anywhere in a line, so in a path too."""
+    finding = make_finding("drift", path="a/##[error]b.py", detail="##[error]boom")
+    assert "##[" not in FORMATS["annotations"](of(finding))
 
 
 def test_annotations_are_as_many_as_github_shows() -> None:

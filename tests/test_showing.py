@@ -9,10 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from report_support import busy, check_golden
-from tests_support import DATA, ROOT
+from tests_support import DATA, ROOT, make_record, make_stats
 
+from tolcal import history, tolerances
 from tolcal.report.document import to_json
 
 SHOW = ("show", "softmax", "--history", str(DATA / "h200-history.parquet"))
@@ -106,6 +108,38 @@ def test_show_without_a_history(tmp_path: Path) -> None:
     shown = piped("show", "softmax", "--history", str(broken))
     assert shown.startswith(none)
     assert re.search(r"\nno histograms: .*x\.parquet.*\n$", shown)
+
+
+def test_rows_that_are_not_finite_are_above_the_limit(tmp_path: Path) -> None:
+    """Rows of the op, in the unit of its evidence, that ran and have an envelope, and no others."""
+    u = 2.0**-24
+    cell = tolerances.read(ROOT / "tolerances.toml")["softmax", "float32"]
+    assert cell.evidence is not None
+    evidence = msgspec.structs.replace(cell.evidence, roundoff=u)
+    approved = msgspec.structs.replace(cell, evidence=evidence)
+    tolerances.write(tmp_path / "t.toml", {("softmax", "float32"): approved})
+    rows = [
+        make_record(seed=1, roundoff=u, stats=make_stats(2.0**-40)),
+        make_record(seed=2, roundoff=u, stats=make_stats(0.0, nonfinite_mismatch=3)),
+        make_record(seed=3, roundoff=u, stats=make_stats(0.0, envelope=None, scaled_max=None)),
+        make_record(seed=4, roundoff=u / 2),
+        make_record(seed=5, roundoff=u, status="crashed", reason="x", stats=None),
+        make_record(seed=6, roundoff=u, op="relu", kernel="relu_triton"),
+        make_record(seed=7, roundoff=u, role="buggy", corrupts="softmax_triton", kernel="wrong",
+                    same_as_control=False, stats=make_stats(1.0)),
+    ]  # fmt: skip
+    history.add(tmp_path / "h", rows)
+    shown = piped(
+        "show", "softmax", "--history", str(tmp_path / "h"), "--tolerances",
+        str(tmp_path / "t.toml"), COLUMNS="60",
+    )  # fmt: skip
+    section = shown.split("softmax/float32\n")[1].split("\nsoftmax/float16")[0]
+    assert "controls (1 of 2 exceed)\n" in section
+    assert "buggy (1 of 1 exceed)\n" in section
+    assert f"needs inf of the bound: tolcal replay {rows[1].id}\n" in section
+    bars = section.rstrip().splitlines()[-1].replace("█", "").split()
+    assert bars == ["more", "1", "1"]
+    assert "share of the bound" not in shown.split("softmax/float16\n")[1]
 
 
 def test_the_terminal_report_respects_no_color(tmp_path: Path) -> None:

@@ -68,8 +68,6 @@ def show(args: argparse.Namespace) -> int:
 
 def _seen(name: str, cells: dict[str, Tolerance], settings: config.Config) -> dict[str, Pair]:
     """What the history has of an op's kernels, by dtype."""
-    import numpy as np
-
     from tolcal import bounds, history
     from tolcal.calibrate import rows as arrays
 
@@ -84,16 +82,17 @@ def _seen(name: str, cells: dict[str, Tolerance], settings: config.Config) -> di
 
         def seen(role: str, here: pd.DataFrame = here, tolerance: Tolerance = tolerance) -> Seen:
             here = here[here["role"] == role]
+            # Imported rows have no envelope to judge them by.
+            here = here[here["envelope_00"].notna() | (here["nonfinite_mismatch"] > 0)]
+            if here.empty:
+                return Seen((), 0)
             rows = arrays.judged_rows(here)
             used = bounds.utilisation(rows.envelope, rows.z, tolerance.atol, tolerance.scaled_tol)
             used[rows.mismatch > 0] = math.inf
-            known = ~np.isnan(used)  # imported rows have no envelope
-            if not known.any():
-                return Seen((), 0)
-            worst = here.iloc[int(np.nanargmax(used))]
+            worst = here.iloc[int(used.argmax())]
             return Seen(
-                used=tuple(used[known].tolist()),
-                exceeding=int(bounds.exceeds(rows, tolerance)[known].sum()),
+                used=tuple(used.tolist()),
+                exceeding=int(bounds.exceeds(rows, tolerance).sum()),
                 worst=f"{worst['kernel']}:{worst['case_id']}",
             )
 

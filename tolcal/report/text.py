@@ -137,9 +137,8 @@ def by_importance(findings: Iterable[Finding]) -> list[Finding]:
     """What blocks first, then what is not finite, then the largest excess; ties by name."""
 
     def weight(f: Finding) -> tuple[object, ...]:
-        finite = f.observed is not None and f.over is not None
-        over = f.over if f.over is not None else math.inf
-        return (not f.blocks, finite, -over, f.op, f.kernel, f.dtype, f.worst, f.detail)
+        over = math.inf if f.over is None else f.over  # None: not finite
+        return (not f.blocks, -over, f.op, f.kernel, f.dtype, f.worst, f.detail)
 
     return sorted(findings, key=weight)
 
