@@ -35,7 +35,7 @@ from report_support import (
 )
 
 from tolcal.model import FindingKind, Proposal, TolcalError, Verdict
-from tolcal.report import FORMATS, document, markdown, text
+from tolcal.report import FORMATS, document, markdown, terminal, text
 from tolcal.report.document import Document
 
 # --- goldens --------------------------------------------------------------------------------
@@ -672,6 +672,24 @@ def test_factor(value: float | None, shown: str) -> None:
 def test_excess(over: float | None, shown: str) -> None:
     """`1x the bound` would read as if it were inside."""
     assert text.excess(over) == shown
+
+
+@pytest.mark.parametrize(
+    ("over", "shown"),
+    [(None, "-"), (1.0, "1x"), (1.02, "just over"), (0.7, "0.7x"), (9e3, "9.0e3x")],
+)
+def test_times(over: float | None, shown: str) -> None:
+    """Of a bound, in a table."""
+    assert text.times(over) == shown
+
+
+def test_a_terminal_is_not_flooded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables stop, and say how many rows there are more."""
+    monkeypatch.setattr(terminal, "MAX_ROWS", 2)
+    shown = FORMATS["terminal"](busy())
+    assert shown.count(" ... and 3 more (`--format summary` or `json`)\n") == 1  # 5 cells
+    assert shown.count(" ... and 4 more (`--format summary` or `json`)\n") == 1  # 6 findings
+    assert shown.count("tolcal replay") == 2
 
 
 @pytest.mark.parametrize("value", [1.02, 0.98])

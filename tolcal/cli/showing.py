@@ -72,7 +72,7 @@ def _seen(name: str, cells: dict[str, Tolerance], settings: config.Config) -> di
     from tolcal.calibrate import rows as arrays
 
     frame = history.read(settings.history)
-    frame = frame[(frame["op"] == name) & (frame["status"] == "ok")]
+    frame = frame[frame["op"] == name]
     found: dict[str, Pair] = {}
     for dtype, tolerance in cells.items():
         here = frame[frame["dtype"] == dtype]

@@ -20,16 +20,18 @@ def render(document: Document) -> str:
     """The whole file, suites and cases by name."""
     verdict = document.verdict
     root = ET.Element("testsuites", name="tolcal")
-    cells = sorted(document.proposal.cells, key=lambda c: (c.op, c.dtype, c.kernel or ""))
-    found = sorted(verdict.findings, key=_name) if verdict else []
-    for op in sorted({c.op for c in cells} | {f.op for f in found}):
+    cells: dict[str, list[CellProposal]] = {}
+    for cell in sorted(document.proposal.cells, key=lambda c: (c.dtype, c.kernel or "")):
+        cells.setdefault(cell.op, []).append(cell)
+    found: dict[str, list[Finding]] = {}
+    for finding in sorted(verdict.findings if verdict else (), key=_name):
+        found.setdefault(finding.op, []).append(finding)
+    for op in sorted({*cells, *found}):
         suite = ET.SubElement(root, "testsuite", name=one_line(op, 80))
-        for cell in cells:
-            if cell.op == op:
-                _cell(suite, cell)
-        for finding in found:
-            if finding.op == op:
-                _finding(suite, finding)
+        for cell in cells.get(op, ()):
+            _cell(suite, cell)
+        for finding in found.get(op, ()):
+            _finding(suite, finding)
         _count(suite)
     _count(root)
     root.attrib.pop("skipped")  # which <testsuites> does not have

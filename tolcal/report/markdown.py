@@ -30,7 +30,7 @@ def _environment() -> jinja2.Environment:
     )
     for filter_ in (
         text.code, text.ident, text.plain, text.number, text.scientific, text.factor,
-        text.excess, text.percent, plural,
+        text.times, text.excess, text.percent, plural,
     ):  # fmt: skip
         environment.filters[filter_.__name__] = filter_
     environment.filters["bar"] = glyphs.factor_bar

@@ -71,11 +71,16 @@ def factor(value: float | None) -> str:
     return f"{text}x looser" if looser else f"{text}x"
 
 
+def times(over: float | None) -> str:
+    """For a table: ``7.3e3x``, ``0.7x``, and ``just over`` what would round to ``1x``."""
+    if over is None:
+        return "-"
+    return "just over" if 1 < over < 1.05 else f"{number(over)}x"
+
+
 def excess(over: float | None) -> str:
     """``7.3e3x the bound``, ``just over the bound``; nothing for what is not over it."""
-    if over is None or not over > 1:
-        return ""
-    return "just over the bound" if over < 1.05 else f"{number(over)}x the bound"
+    return f"{times(over)} the bound" if over is not None and over > 1 else ""
 
 
 def percent(value: float | None) -> str:
