@@ -77,6 +77,11 @@ def test_the_whole_corpus_twice(copy: Path) -> None:
     assert found <= {"caught", "drift"}
     caught = {f["kernel"] for f in document["verdict"]["findings"] if f["kind"] == "caught"}
     assert len(caught) == 10
+    for finding in document["verdict"]["findings"]:
+        source = (copy / finding["path"]).read_text().splitlines()
+        assert Path(finding["path"]).stem == finding["kernel"]
+        assert source[finding["line"] - 1].startswith("def run(")
+        assert bool(finding["fault"]) == (finding["kind"] == "caught")
     (shard,) = (copy / "out" / "history").glob("*.parquet")
     before = shard.read_bytes()
 

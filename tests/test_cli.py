@@ -17,7 +17,7 @@ import pytest
 from tests_support import CORPUS, make_environment, make_record, make_run, make_stats
 
 from tolcal import calibrate, history, tolerances
-from tolcal.cli import build_parser, judging, main
+from tolcal.cli import build_parser, main, showing
 from tolcal.history import columns, jsonlines
 from tolcal.model import CellState, Proposal, Record
 from tolcal.report.document import Document, to_json
@@ -206,8 +206,10 @@ ADVICE = (
          "P.json: cannot read it: No such file or directory; `tolcal calibrate --json P.json` "
          "writes one"),
         (["report", "P.json", "--format", "coment"],
-         "--format coment: known are comment, summary, html, json, terminal; did you mean "
-         "'comment'?"),
+         "--format coment: known are comment, summary, html, json, sarif, junit, "
+         "annotations, terminal; did you mean 'comment'?"),
+        (["report"],
+         "report: name a proposal, P.json (`tolcal calibrate --json P.json`)"),
         (["replay", "relu_triton:00", "--corpus", str(CORPUS)],
          "no record or gate case with id 'relu_triton:00' in out/history; give the file or folder "
          "that holds it with --history"),
@@ -325,7 +327,7 @@ def test_bug(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     def broken(args: argparse.Namespace) -> int:
         raise KeyError("oops")
 
-    monkeypatch.setattr(judging, "show", broken)
+    monkeypatch.setattr(showing, "show", broken)
     assert main(["show"]) == 3
     err = capsys.readouterr().err
     assert err.startswith("Traceback (most recent call last):")
@@ -339,7 +341,7 @@ def test_interrupt(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
     def interrupted(args: argparse.Namespace) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(judging, "show", interrupted)
+    monkeypatch.setattr(showing, "show", interrupted)
     assert main(["show"]) == 130
     assert capsys.readouterr().err == "tolcal: interrupted\n"
 
@@ -350,7 +352,7 @@ def test_full_disk(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
     def full(args: argparse.Namespace) -> int:
         raise OSError(28, "No space left on device", "out/x")
 
-    monkeypatch.setattr(judging, "show", full)
+    monkeypatch.setattr(showing, "show", full)
     assert refused(["show"], capsys) == (
         "out/x: No space left on device; check path, rights and space"
     )

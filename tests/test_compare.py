@@ -24,6 +24,7 @@ from tolcal.model import (
     Finding,
     HeldOut,
     HeldOutRows,
+    Kernel,
     Proposal,
     Recall,
     Record,
@@ -532,3 +533,15 @@ def test_another_compute_dtype_does_not_loosen_an_approved_tolerance() -> None:
     stats = make_stats(0.25, envelope=envelope, envelope_abs=envelope, scaled_max=64.0)
     wrong = control(stats=stats, roundoff=u)
     assert only(compare([wrong], approved, proposal(), UNSEEN)).kind == "regression"
+
+
+def test_a_finding_says_where_its_kernel_is() -> None:
+    """File, line and, of a buggy kernel, the fault; nothing where the corpus lacks the kernel."""
+    kernel = Kernel("softmax_buggy", "buggy", "corpus/softmax/buggy/softmax_buggy.py", {}, "h",
+                    True, "softmax_triton", "no max subtracted", 17)  # fmt: skip
+    rows = [control(), buggy(kernel="softmax_buggy")]
+    verdict = compare(rows, APPROVED, proposal(), UNSEEN, kernels={kernel.name: kernel})
+    assert {(f.kernel, f.path, f.line, f.fault) for f in verdict.findings} == {
+        ("softmax_buggy", kernel.path, 17, "no max subtracted"),
+        ("softmax_triton", "", 1, ""),
+    }

@@ -398,3 +398,18 @@ def test_select_unknown(shipped: dict[str, Op]) -> None:
         "no op or kernel 'softmacs' in the corpus; did you mean 'softmax'?; `tolcal show` lists "
         "what there is"
     )
+
+
+def test_kernels_say_where_their_run_is(tmp_path: Path) -> None:
+    """The line of `def run`, and the path from the root where the corpus lies in it."""
+    ops = corpus.load(CORPUS)
+    kernels = corpus.by_name(ops, CORPUS.parent)
+    assert len(kernels) == 26
+    for kernel in kernels.values():
+        lines = (CORPUS.parent / kernel.path).read_text().splitlines()
+        assert lines[kernel.line - 1].startswith("def run("), kernel.name
+    found = kernels["softmax_triton"]
+    assert found.path == "corpus/softmax/kernels/softmax_triton.py"
+    for root in (None, tmp_path):
+        there = corpus.by_name(ops, root)["softmax_triton"].path
+        assert there == (CORPUS / "softmax/kernels/softmax_triton.py").as_posix()

@@ -35,7 +35,7 @@ ALLOWED: dict[str, str] = {
     "plugin": "model testing | pytest",
     "hook": "model tolerances project tomlfile | msgspec tomli",
     "cli": "model tomlfile corpus cases measure history calibrate compare tolerances report "
-    "github hook bounds stats project | msgspec pyarrow",
+    "github hook bounds stats project | msgspec pyarrow numpy pandas",
     "__main__": "cli |",
     "__init__": "|",
 }
@@ -170,6 +170,7 @@ def test_every_stage_is_in_the_table() -> None:
         ("tolcal.cli", "torch triton numpy pandas pyarrow jinja2 rich tomlkit"),
         ("tolcal.cli.config", "torch triton numpy pandas pyarrow jinja2 rich tomlkit"),
         ("tolcal.cli.judging", "torch triton numpy pandas pyarrow jinja2 rich"),
+        ("tolcal.cli.showing", "torch triton numpy pandas pyarrow jinja2 rich tomlkit"),
         ("tolcal.cli.keeping", "torch triton numpy pandas pyarrow jinja2 rich"),
         ("tolcal.cases", "torch triton pandas pyarrow"),
         ("tolcal.compare", "torch triton pandas pyarrow"),

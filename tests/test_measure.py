@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from measure_support import GOOD, of, request, run, without_run, write_op
 
 from tolcal import corpus, measure
-from tolcal.measure import git_state, process
+from tolcal.measure import git_root, git_state, process
 from tolcal.measure.units import plan, run_seeds
 from tolcal.model import Record, Run, TolcalError
 
@@ -426,6 +427,16 @@ def test_stopping_early_leaves_no_worker(pair: Path, monkeypatch: pytest.MonkeyP
 
 
 # --- git ------------------------------------------------------------------------------------
+
+
+def test_git_root(tmp_path: Path) -> None:
+    """The top of the work tree, from any folder in it; none outside."""
+    assert git_root(tmp_path) is None
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    found = git_root(tmp_path / "a" / "b")
+    assert found is not None
+    assert found.samefile(tmp_path)
 
 
 def test_git_state_outside_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

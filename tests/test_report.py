@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import itertools
 import json
 import math
-import os
 import re
 import subprocess
 import sys
@@ -17,185 +15,28 @@ from typing import Any
 
 import msgspec
 import pytest
+import report_support
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
-from tests_support import DATA
-
-from tolcal.model import (
-    AllClose,
-    BuggyRecall,
-    CellProposal,
-    Finding,
-    FindingKind,
-    HeldOutRows,
-    Locked,
-    Proposal,
-    Recall,
-    RunSummary,
-    TolcalError,
-    Tolerance,
-    Verdict,
+from report_support import (
+    DOCUMENTS,
+    HOSTILE,
+    KINDS,
+    busy,
+    check_golden,
+    crowd,
+    hostile,
+    make_cell,
+    make_finding,
+    make_proposal,
+    make_verdict,
+    quiet,
 )
-from tolcal.report import FORMATS, document, markdown, text
+
+from tolcal.model import FindingKind, Proposal, TolcalError, Verdict
+from tolcal.report import FORMATS, document, markdown, terminal, text
 from tolcal.report.document import Document
-
-GOLDEN = DATA / "golden"
-KINDS: tuple[FindingKind, ...] = (
-    "regression", "escaped", "crashed", "drift", "false_positive", "caught", "uncalibrated",
-)  # fmt: skip
-
-
-# --- builders -------------------------------------------------------------------------------
-
-
-def make_cell(op: str = "softmax", dtype: str = "float16", **changes: Any) -> CellProposal:
-    """A cell that can tighten 100-fold."""
-    fields: dict[str, Any] = {
-        "kernel": None,
-        "state": "tighten",
-        "rows": 720,
-        "runs": 18,
-        "devices": ("NVIDIA H200",),
-        "needs_rows": 0,
-        "tolerance": Tolerance(2.4e-8, 8.0, AllClose(3.1e-8, 1.1e-3), 0.31),
-        "proposed_tol": None,
-        "allowed_now": 5.0e-2,
-        "allowed_source": "approved",
-        "allowed_proposed": 5.0e-4,
-        "allowed_paper": 1.0e-3,
-        "paper_atol": 9.0e-4,
-        "tightening": 100.0,
-        "recall": 0.8,
-        "detectable_recall": 0.997,
-        "held_out": HeldOutRows(720, 0, 18, 0),
-    }
-    return CellProposal(op, dtype, **fields | changes)
-
-
-def make_finding(kind: FindingKind, **changes: Any) -> Finding:
-    """Two of 36 cases of `softmax_triton` in float16."""
-    fields: dict[str, Any] = {
-        "op": "softmax",
-        "kernel": "softmax_triton",
-        "dtype": "float16",
-        "blocks": False,
-        "cases": 36,
-        "exceeding": 2,
-        "gate_exceeding": 1,
-        "worst": "softmax_triton:9e1c02b7d4a8f655",
-        "worst_dims": "B=2 S=7 H=1025",
-        "observed": 8.8e-3,
-        "allowed": 1.2e-6,
-        "over": 7333.3,
-        "changed": False,
-        "newly": False,
-        "detail": "",
-    }
-    return Finding(kind, **fields | changes)
-
-
-def make_proposal(*cells: CellProposal, **changes: Any) -> Proposal:
-    """18 runs, none of them red when held out."""
-    fields: dict[str, Any] = {
-        "rule": "residual",
-        "by": "op",
-        "margin": 2.0,
-        "history": "05520401089eb539",
-        "digest": "9c1e7a40d2b86f13",
-        "recall": 0.795,
-        "detectable_recall": 0.994,
-        "held_out": HeldOutRows(34560, 0, 18, 0),
-        "cells": cells,
-        "buggy": (),
-        "runs": (),
-    }
-    return Proposal(**fields | changes)
-
-
-def make_verdict(*findings: Finding, **changes: Any) -> Verdict:
-    """One run on an H200."""
-    fields: dict[str, Any] = {
-        "blocks": any(f.blocks for f in findings),
-        "environment": "NVIDIA H200 (sm_90, driver 580.1, cuda 13.0, torch 2.11.0, triton 3.6.0)",
-        "commit": "3f2a91c" + "0" * 33,
-        "kernels": 26,
-        "records": 4680,
-        "cases": 1560,
-        "statuses": {"ok": 4680},
-        "skipped_reasons": {},
-        "findings": findings,
-    }
-    return Verdict(**fields | changes)
-
-
-BUGGY = (
-    BuggyRecall("softmax_llm_buggy", "softmax_triton", "softmax", "float16",
-                Recall(96, 64, 64, 64), Recall(96, 0, 64, 0), Recall(96, 32, 64, 32), None),
-    BuggyRecall("rmsnorm_buggy", "rmsnorm_triton", "rmsnorm", "float32",
-                Recall(96, 95, 96, 95), None, None, Recall(96, 3, 96, 3)),
-)  # fmt: skip
-
-
-def busy() -> Document:
-    """Something of everything that a pull request can show."""
-    cells = (
-        make_cell(),
-        make_cell("attention", allowed_now=5.0e-2, allowed_proposed=1.7e-4, tightening=289.2,
-                  allowed_source="legacy", state="new"),
-        make_cell("l2norm", state="looser", allowed_now=1.3e-8, allowed_proposed=2.8e-8,
-                  tightening=0.464, held_out=HeldOutRows(720, 1, 18, 1)),
-        make_cell("rmsnorm", "float32", state="unchanged", allowed_now=1.2e-6,
-                  allowed_proposed=1.2e-6, tightening=1.0),
-        make_cell("gelu", "bfloat16", state="uncalibrated", tolerance=None, rows=100, runs=2,
-                  needs_rows=620, allowed_now=None, allowed_source="none", tightening=None,
-                  allowed_proposed=None, allowed_paper=None, detectable_recall=None,
-                  held_out=HeldOutRows(0, 0, 0, 0), note="needs 620 more rows"),
-    )  # fmt: skip
-    findings = (
-        make_finding("regression", kernel="rmsnorm_triton", op="rmsnorm", dtype="float32",
-                     blocks=True, changed=True, worst="rmsnorm_triton:9e1c02b7d4a8f655",
-                     detail="by its bias alone: +0.90, 0.3 allowed"),
-        make_finding("crashed", kernel="gelu_triton", op="gelu", dtype="bfloat16", observed=None,
-                     worst="gelu_triton:00c0ffee00c0ffee", allowed=None, over=None,
-                     detail="raised or died: ValueError: a | b"),
-        make_finding("drift", kernel="attention_triton", op="attention", observed=None, over=None,
-                     worst="attention_triton:0123456789abcdef",
-                     detail="an environment that the tolerance was not calibrated in"),
-        make_finding("false_positive", kernel="l2norm_triton", op="l2norm", exceeding=1,
-                     over=1.23, worst="l2norm_triton:fedcba9876543210"),
-        make_finding("caught", kernel="softmax_llm_buggy", cases=96, exceeding=64, newly=True,
-                     worst="softmax_llm_buggy:0011223344556677", detail="all with H=1025"),
-        make_finding("caught", kernel="softmax_triton_buggy", cases=96, exceeding=96,
-                     worst="softmax_triton_buggy:0011223344556677"),
-        make_finding("uncalibrated", kernel="gelu_triton", op="gelu", dtype="bfloat16",
-                     exceeding=0, observed=None, allowed=None, over=None,
-                     detail="no approved tolerance"),
-    )  # fmt: skip
-    verdict = make_verdict(
-        *findings,
-        statuses={"crashed": 2, "ok": 4672, "skipped": 6},
-        skipped_reasons={"no float8 on this device": 4, "out of memory": 2},
-    )
-    held = HeldOutRows(22896, 0, 12, 0)
-    locked = Locked(held, HeldOutRows(22896, 45, 12, 11), BUGGY, ("rmsnorm_buggy float32: not "
-                    "caught in 1 runs",))  # fmt: skip
-    run = RunSummary("00aa", "2026-11-29T18:00:00+00:00", "NVIDIA H200", "GPU-1", "e0", "local",
-                     4680, 1920, 0)  # fmt: skip
-    proposal = make_proposal(
-        *cells, buggy=BUGGY, runs=(run,), locked=locked,
-        notes=("18 runs dated 2026-11-29 to 2026-11-30 (2 distinct days, 2 distinct GPUs)",
-               "12 rows are imported and lack envelopes"),
-    )  # fmt: skip
-    return Document(proposal, verdict, base="77b0d12" + "0" * 33, attempt="1")
-
-
-def quiet() -> Document:
-    """Nothing to decide."""
-    caught = make_finding("caught", kernel="softmax_llm_buggy", exceeding=64, cases=96)
-    cell = make_cell(state="unchanged", tightening=1.0, allowed_now=5.0e-4)
-    return Document(make_proposal(cell), make_verdict(caught))
-
 
 # --- goldens --------------------------------------------------------------------------------
 
@@ -208,50 +49,43 @@ def piped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: False, raising=False)
 
 
-def check_golden(name: str, rendered: str) -> None:
-    """Compares with a whole file; writes it instead if TOLCAL_UPDATE_GOLDEN=1."""
-    path = GOLDEN / name
-    if os.environ.get("TOLCAL_UPDATE_GOLDEN") == "1":
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(rendered.encode())
-        return
-    assert path.exists(), f"{name} is missing: TOLCAL_UPDATE_GOLDEN=1 writes it"
-    expected = path.read_bytes().decode()
-    if rendered != expected:
-        diff = difflib.unified_diff(
-            expected.splitlines(), rendered.splitlines(), f"golden/{name}", "rendered", lineterm=""
-        )
-        pytest.fail("\n".join([*diff, "read it; TOLCAL_UPDATE_GOLDEN=1 accepts it"]), pytrace=False)
+FILES = {
+    "comment": "comment.md", "summary": "summary.md", "terminal": "terminal.txt",
+    "json": "P.json", "sarif": "tolcal.sarif", "junit": "junit.xml",
+    "annotations": "annotations.txt",
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "made"),
-    [
-        ("comment.md", "comment", busy()),
-        ("comment-quiet.md", "comment", quiet()),
-        ("summary.md", "summary", busy()),
-        ("terminal.txt", "terminal", busy()),
-    ],
-)
-def test_golden(name: str, kind: str, made: Document) -> None:
+@pytest.mark.parametrize("kind", FILES)
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_golden(name: str, kind: str) -> None:
     """Each format is, byte for byte, what a maintainer last read and accepted."""
-    check_golden(name, FORMATS[kind](made))
+    check_golden(f"{name}/{FILES[kind]}", FORMATS[kind](DOCUMENTS[name]()))
+
+
+def test_every_format_has_its_goldens() -> None:
+    """A new format gets its line in FILES."""
+    assert set(FILES) == set(FORMATS)
 
 
 def test_a_golden_that_differs_fails_with_a_diff(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The update helper writes only when asked, and otherwise shows what differs."""
-    monkeypatch.setattr("test_report.GOLDEN" if __name__ == "test_report" else
-                        f"{__name__}.GOLDEN", tmp_path)  # fmt: skip
+    monkeypatch.setattr(report_support, "GOLDEN", tmp_path)
     monkeypatch.setenv("TOLCAL_UPDATE_GOLDEN", "1")
     check_golden("x.md", "one\ntwo\n")
+    check_golden("big.md", "long\n" * 20_000)
     monkeypatch.delenv("TOLCAL_UPDATE_GOLDEN")
     check_golden("x.md", "one\ntwo\n")
     with pytest.raises(pytest.fail.Exception, match=r"(?s)-two\n\+three"):
         check_golden("x.md", "one\nthree\n")
     with pytest.raises(AssertionError, match=r"y\.md is missing"):
         check_golden("y.md", "")
+    assert [p.name for p in sorted(tmp_path.iterdir())] == ["big.md.xz", "x.md"]
+    check_golden("big.md", "long\n" * 20_000)
+    with pytest.raises(pytest.fail.Exception, match=r"(?s)\+short"):
+        check_golden("big.md", "long\n" * 20_000 + "short\n")
 
 
 # --- Markdown as GitHub reads it ------------------------------------------------------------
@@ -314,7 +148,7 @@ def test_cut_tables_stay_tables() -> None:
     cells = [make_cell(f"op{n}") for n in range(markdown.ROWS + 5)]
     rendered = markdown.comment(Document(make_proposal(*cells), make_verdict(*findings)))
     assert rendered.count("…and 5 more in the report.") == 8
-    assert [len(rows) for rows in tables(rendered)] == [markdown.ROWS + 1] * 5
+    assert [len(rows) for rows in tables(rendered)] == [markdown.ROWS + 1] * 2
 
 
 def test_the_approving_line_is_code() -> None:
@@ -349,6 +183,81 @@ def test_every_finding_can_be_replayed() -> None:
     for finding in made.verdict.findings:
         if finding.kind in ("regression", "drift", "crashed", "false_positive"):
             assert f"`tolcal replay {finding.worst}`" in rendered
+
+
+def test_nothing_to_decide_is_one_line() -> None:
+    """Below the marker: what was run, what is not calibrated and skipped, and the claim."""
+    escaped = make_finding("escaped", exceeding=0)
+    cells = (make_cell(state="unchanged"), make_cell("a", state="looser"),
+             make_cell("b", state="uncalibrated", tolerance=None))  # fmt: skip
+    made = Document(make_proposal(*cells), make_verdict(escaped, statuses={"skipped": 3}))
+    lines = markdown.comment(made).splitlines()
+    assert len(lines) == 2
+    assert lines[1].endswith(
+        "; 1 cell unchanged, 1 would be looser, 1 uncalibrated, 3 records skipped; "
+        "0 of 18 held-out runs red (at most 15.4 % of runs, 95 % confidence)."
+    )
+    assert len(markdown.comment(Document(make_proposal())).splitlines()) == 2
+
+
+@pytest.mark.parametrize("kind", ["regression", "crashed", "drift", "false_positive"])
+def test_one_finding_is_more_than_a_line(kind: FindingKind) -> None:
+    """Whatever needs a look is never folded into the line that says nothing to decide."""
+    rendered = markdown.comment(Document(make_proposal(), make_verdict(make_finding(kind))))
+    assert "nothing to decide" not in rendered
+    assert "`tolcal replay softmax_triton:9e1c02b7d4a8f655`" in rendered.split("<details>")[0]
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.randoms(use_true_random=False))
+def test_the_order_of_the_verdict_does_not_matter(random: Any) -> None:
+    """The same findings and cells, however they came, make the same comment."""
+    made = crowd(4, skipped_reasons={"one": 1, "two": 2}, statuses={"skipped": 3})
+    assert made.verdict is not None
+    findings, cells = list(made.verdict.findings), list(made.proposal.cells)
+    reasons = list(made.verdict.skipped_reasons.items())
+    for each in (findings, cells, reasons):
+        random.shuffle(each)
+    replace = msgspec.structs.replace
+    other = Document(
+        replace(made.proposal, cells=tuple(cells)),
+        replace(made.verdict, findings=tuple(findings), skipped_reasons=dict(reasons)),
+    )
+    assert markdown.comment(other) == markdown.comment(made)
+
+
+def test_the_worst_comes_first() -> None:
+    """What blocks, then what is not finite, then the largest excess, then the name."""
+    found = [
+        make_finding("regression", kernel="a", over=2.0, blocks=True),
+        make_finding("regression", kernel="b", over=None, observed=None),
+        make_finding("regression", kernel="c", over=9.0, blocks=True),
+        make_finding("regression", kernel="d", over=None, observed=None, blocks=True),
+        make_finding("regression", kernel="e", over=2.0, blocks=True),
+        make_finding("regression", kernel="f", over=99.0),
+    ]
+    assert "".join(f.kernel for f in text.by_importance(found)) == "dcaebf"
+    rendered = markdown.comment(Document(make_proposal(), make_verdict(*found)))
+    assert re.findall(r"^- `(.)`", rendered, re.MULTILINE) == list("dcaebf")
+
+
+def test_the_fault_and_the_shape_of_a_new_catch() -> None:
+    """Which fault, how many rows, and where it shows if no size is common to them."""
+    found = make_finding("caught", newly=True, fault="no max | subtracted", cases=96)
+    rendered = markdown.comment(Document(make_proposal(), make_verdict(found)))
+    assert (
+        "- `softmax_triton`, `softmax/float16`, no max &#124; subtracted: 2 of 96 cases, worst at "
+        "`B=2 S=7 H=1025`\n" in rendered
+    )
+
+
+def test_a_summary_fits_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GitHub refuses a step summary above 1 MiB; what is left out is counted."""
+    rendered = markdown.summary(crowd(5000))
+    assert 200_000 < len(rendered.encode()) <= markdown.MAX_SUMMARY_BYTES
+    left = [int(n) for n in re.findall(r"…and (\d+) more in the proposal", rendered)]
+    assert left[0] - left[1] == 35_000 - 20_000
+    assert "more in" not in markdown.summary(crowd(100))
 
 
 @pytest.mark.parametrize("kind", ["drift", "false_positive"])
@@ -489,28 +398,6 @@ def test_too_big_and_unreadable_files_are_refused(
 
 # --- hostile text ---------------------------------------------------------------------------
 
-HOSTILE = [
-    "a | b | c",
-    "`code` ``two``",
-    "@org/team @user",
-    "fixes #12, org/repo#3, GH-12",
-    "<img src=x onerror=alert(1)><!-- x",
-    "[x](javascript:alert(1)) ![y](https://evil.example/p.png)",
-    "one\ntwo\r\n\r\n| three |\x0b\x0cfour\u2028five\x85six",
-    "::error file=a,line=1::boom",
-    "x\n::error::boom\n##[error]boom",
-    "--> --!> -->",
-    "https://evil.example www.evil.example HTTP://evil.example",
-    "\u202egnp.exe\u200f\u2066x\u2069\ufeff",
-    "\x1b]0;title\x07\x1b[31mred",
-    "*bold* _it_ ~~no~~ # h > q",
-    "a&lt;b &#64;org &commat;org",
-    "\\| \\` \\",
-    "%0A::error::x",
-    "x" * 100_000,
-    "|" * 100_000,
-    "@a " * 30_000,
-]
 ANY = st.text(max_size=300) | st.sampled_from(HOSTILE) | st.lists(
     st.sampled_from(HOSTILE[:-3]), min_size=2, max_size=3
 ).map("\n".join)  # fmt: skip
@@ -567,26 +454,6 @@ def test_plain_leaves_no_mention_and_no_issue(words: str) -> None:
     """An entity alone does not stop a mention: a joiner stands after it."""
     shown = re.sub(r"&#(\d+);", lambda m: chr(int(m[1])), text.plain(words))
     assert not re.search(r"@\w|(?<!&)#\d|(?i:gh)-\d", shown)
-
-
-def hostile(words: str) -> Document:
-    """Every free text of a document is ``words``; ids have a test of their own."""
-    findings = tuple(
-        make_finding(
-            kind, kernel=words, worst=words, worst_dims=words, detail=words, changed=True,
-            blocks=True, newly=newly,
-        )
-        for kind in KINDS
-        for newly in (False, True)
-    )  # fmt: skip
-    states = ("new", "tighten", "unchanged", "looser", "uncalibrated")
-    cells = [make_cell(state=state, note=words, devices=(words,)) for state in states]
-    buggy = tuple(msgspec.structs.replace(b, kernel=words, control=words) for b in BUGGY)
-    proposal = make_proposal(*cells, notes=(words, words), history=words, buggy=buggy)
-    verdict = make_verdict(
-        *findings, environment=words, statuses={"skipped": 3}, skipped_reasons={words: 3}
-    )
-    return Document(proposal, verdict, base=words, attempt=words)
 
 
 def outside_code(rendered: str) -> str:
@@ -707,21 +574,6 @@ def test_ids_are_made_inert_too(field: str) -> None:
 # --- size -----------------------------------------------------------------------------------
 
 
-def crowd(count: int, **changes: Any) -> Document:
-    """So many findings of every kind, and cells of every state."""
-    findings = [
-        make_finding(kind, kernel=f"kernel_number_{n}", detail="because " * 40, newly=n % 2 == 0)
-        for kind in KINDS
-        for n in range(count)
-    ]
-    cells = [
-        make_cell(f"op_{state}_{n}", state=state, note="for want of rows " * 20)
-        for state in ("new", "tighten", "unchanged", "uncalibrated")
-        for n in range(count)
-    ]
-    return Document(make_proposal(*cells), make_verdict(*findings, **changes))
-
-
 def test_five_thousand_findings_of_every_kind_fit() -> None:
     """At most 60,000 bytes, marker first, and the count of what was left out of each table."""
     rendered = markdown.comment(crowd(5000))
@@ -731,9 +583,10 @@ def test_five_thousand_findings_of_every_kind_fit() -> None:
     left = [int(n) for n in re.findall(r"…and (\d+) more in the report\.", rendered)]
     shown = 5000 - left[0]
     assert 1 <= shown <= markdown.ROWS
-    # regression, escaped, crashed, drift, cells to approve (two states), newly caught (half),
-    # false positives, uncalibrated, caught
-    assert left == [n - shown for n in (*[5000] * 4, 10_000, 2500, *[5000] * 3)]
+    # regression, crashed, drift, cells to approve (two states), newly caught (half), false
+    # positives; then, folded: uncalibrated, escaped as before, caught
+    assert left[:6] == [n - shown for n in (*[5000] * 3, 10_000, 2500, 5000)]
+    assert left[6:] == [4999] * 3  # the fold goes first
     assert "5000 regressions" in rendered
 
 
@@ -807,6 +660,36 @@ def test_scientific(value: float | None, shown: str) -> None:
 def test_factor(value: float | None, shown: str) -> None:
     """Above 1 is tighter, below 1 is looser."""
     assert text.factor(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("over", "shown"),
+    [
+        (None, ""), (math.nan, ""), (0.2, ""), (1.0, ""), (1.02, "just over the bound"),
+        (1.23, "1.2x the bound"), (7333.3, "7.3e3x the bound"),
+    ],
+)  # fmt: skip
+def test_excess(over: float | None, shown: str) -> None:
+    """`1x the bound` would read as if it were inside."""
+    assert text.excess(over) == shown
+
+
+@pytest.mark.parametrize(
+    ("over", "shown"),
+    [(None, "-"), (1.0, "1x"), (1.02, "just over"), (0.7, "0.7x"), (9e3, "9.0e3x")],
+)
+def test_times(over: float | None, shown: str) -> None:
+    """Of a bound, in a table."""
+    assert text.times(over) == shown
+
+
+def test_a_terminal_is_not_flooded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables stop, and say how many rows there are more."""
+    monkeypatch.setattr(terminal, "MAX_ROWS", 2)
+    shown = FORMATS["terminal"](busy())
+    assert shown.count(" ... and 3 more (`--format summary` or `json`)\n") == 1  # 5 cells
+    assert shown.count(" ... and 4 more (`--format summary` or `json`)\n") == 1  # 6 findings
+    assert shown.count("tolcal replay") == 2
 
 
 @pytest.mark.parametrize("value", [1.02, 0.98])

@@ -20,6 +20,7 @@ from tolcal.model import (
     ErrorStats,
     Finding,
     FindingKind,
+    Kernel,
     Proposal,
     Record,
     Tolerance,
@@ -38,6 +39,7 @@ def compare(
     proposal: Proposal,
     baseline: Baseline,
     legacy: Mapping[Cell, float] | None = None,
+    kernels: Mapping[str, Kernel] | None = None,
 ) -> Verdict:
     """Judges every kernel and dtype of a run.
 
@@ -47,6 +49,7 @@ def compare(
         proposal: what the history, this run included, would allow.
         baseline: sources and environments that the trusted history has seen, this run excluded.
         legacy: hand-picked atol by cell, the "before" of a cell with nothing approved.
+        kernels: by name, for where a finding's file is and what a buggy kernel has wrong.
 
     A cell without an approved tolerance is judged for information by the proposed one: it can
     show which buggy kernels would be caught, and never blocks.
@@ -77,6 +80,7 @@ def compare(
             finding = _buggy(ran, present, future, hand, changed, known)
         if finding is not None:
             findings.append(finding)
+    findings = [_of(f, (kernels or {}).get(f.kernel)) for f in findings]
     findings.sort(key=lambda f: (_ORDER.index(f.kind), not f.blocks, f.op, f.kernel, f.dtype))
     first = records[0] if records else None
     return Verdict(
@@ -91,6 +95,15 @@ def compare(
             sorted(Counter(r.reason for r in records if r.status == "skipped").items())
         ),
         findings=tuple(findings),
+    )
+
+
+def _of(finding: Finding, kernel: Kernel | None) -> Finding:
+    """The finding with what its kernel's folder says of it."""
+    if kernel is None:
+        return finding
+    return msgspec.structs.replace(
+        finding, path=kernel.path, line=kernel.line, fault=kernel.fault or ""
     )
 
 

@@ -6,6 +6,7 @@ and ``buggy/<name>.py``. Adding a kernel is adding a file.
 
 import ast
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -231,6 +232,7 @@ def _kernels(folder: Path, spec: _OpToml, bad: _Bad) -> tuple[Kernel, ...]:
                 uses_triton=uses_triton,
                 corrupts=entry.corrupts if entry else None,
                 fault=entry.fault if entry else None,
+                line=_line_of_run(path),
             )
             found.append(kernel)
             if role == "control":
@@ -245,6 +247,28 @@ def _kernels(folder: Path, spec: _OpToml, bad: _Bad) -> tuple[Kernel, ...]:
         if name not in names:
             raise bad(("kernels", name), f"no such kernel{tomlfile.did_you_mean(name, names)}")
     return tuple(found)
+
+
+def _line_of_run(path: Path) -> int:
+    """Where a finding of a kernel points to; 1 if its `run` comes from elsewhere."""
+    source = path.read_bytes()
+    found = re.search(rb"^def run\b", source, re.MULTILINE)
+    return source.count(b"\n", 0, found.start()) + 1 if found else 1
+
+
+def by_name(ops: Iterable[Op], root: Path | None) -> dict[str, Kernel]:
+    """Kernels by name, their paths as from ``root`` (of the repository) where they lie in it."""
+    return {
+        kernel.name: msgspec.structs.replace(kernel, path=_from(root, kernel.path))
+        for op in ops
+        for kernel in op.kernels
+    }
+
+
+def _from(root: Path | None, path: str) -> str:
+    whole = Path(path).resolve()
+    inside = root is not None and whole.is_relative_to(root.resolve())
+    return (whole.relative_to(root.resolve()) if root and inside else Path(path)).as_posix()
 
 
 def source_hash(path: Path) -> tuple[str, bool]:

@@ -134,6 +134,7 @@ class Kernel(msgspec.Struct, frozen=True):
     uses_triton: bool
     corrupts: str | None = None
     fault: str | None = None
+    line: int = 1  # of `def run`
 
 
 class Op(msgspec.Struct, frozen=True):
@@ -611,6 +612,9 @@ class Finding(msgspec.Struct, frozen=True):
     changed: bool  # source, reference or op.toml differ from the history's
     newly: bool  # caught under the proposed tolerances and not under the present ones
     detail: str
+    fault: str = ""  # of a buggy kernel: what is wrong with it
+    path: str = ""  # of the kernel's file, from the repository's root; "" if it is not known
+    line: int = 1
 
 
 class Verdict(msgspec.Struct, frozen=True):

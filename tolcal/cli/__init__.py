@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import os
 import sys
 import traceback
@@ -41,6 +42,9 @@ def main(argv: list[str] | None = None) -> int:
     """Runs one command; returns its exit status."""
     parser = build_parser()
     args = parser.parse_args(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal or pipe without Unicode shows a ?, which is better than nothing at all.
+        sys.stdout.reconfigure(errors="replace")
     try:
         name = args.module if "." in args.module else f"tolcal.cli.{args.module}"
         module = importlib.import_module(name)
@@ -147,11 +151,13 @@ def build_parser() -> argparse.ArgumentParser:
         "render a proposal in any format",
         "tolcal report out/proposal.json --format comment",
     )  # fmt: skip
-    report.add_argument("proposal", metavar="P.json",
+    report.add_argument("proposal", metavar="P.json", nargs="?",
                         help="a proposal, as `calibrate --json P.json` writes it")  # fmt: skip
     report.add_argument("--format", metavar="F",
-                        help="comment, summary, html, json or terminal (default: terminal, or "
-                        "html with --open)")  # fmt: skip
+                        help="comment, summary, html, json, sarif, junit, annotations or terminal "
+                        "(default: terminal, or html with --open)")  # fmt: skip
+    report.add_argument("--schema", action="store_true",
+                        help="print the JSON Schema of P.json instead")  # fmt: skip
     report.add_argument("--out", metavar="F", help="write to this file")
     report.add_argument("--open", action="store_true",
                         help="write the HTML report (to --out, or as report.html beside P.json) "
@@ -185,13 +191,14 @@ def build_parser() -> argparse.ArgumentParser:
     approve.add_argument("--by", metavar="NAME", help="who approves (default: git's user.name)")
 
     show = command(
-        "show", "judging", "show",
+        "show", "showing", "show",
         "show what each tolerance is and what it rests on",
         "tolcal show softmax",
     )  # fmt: skip
     show.add_argument("op", nargs="?", metavar="OP", help="only this op, in full")
     show.add_argument("--tolerances", metavar="F", help="the file to read")
     options.add_corpus(show)
+    options.add_history(show)
 
     hook.add_check(command(
         "check", "tolcal.hook.commands", "check",

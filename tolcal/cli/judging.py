@@ -1,9 +1,10 @@
-"""``calibrate``, ``report``, ``approve`` and ``show``: the commands that read numbers."""
+"""``calibrate``, ``report`` and ``approve``: from numbers to tolerances."""
 
 from __future__ import annotations
 
 import argparse
 import getpass
+import json
 import subprocess
 import sys
 import webbrowser
@@ -16,7 +17,7 @@ import msgspec
 from tolcal import corpus, project, tolerances, tomlfile
 from tolcal.cli import config
 from tolcal.hook import names, rules
-from tolcal.model import Approved, Cell, CellProposal, Op, TolcalError, Tolerance, one_line, plural
+from tolcal.model import Approved, Cell, CellProposal, Op, TolcalError, Tolerance, plural
 from tolcal.report import FORMATS, text
 from tolcal.report.document import Document, read, to_json
 
@@ -76,17 +77,26 @@ def report(args: argparse.Namespace) -> int:
         raise TolcalError(f"--format {chosen}: known are {', '.join(FORMATS)}{hint}")
     if args.open and chosen != "html":
         raise TolcalError(f"--open shows the HTML report, not {chosen}; leave --format out")
-    source = Path(args.proposal)
-    document = read(source)
-    out = Path(args.out) if args.out else source.with_name("report.html") if args.open else None
-    if args.plots:
-        from tolcal.report import html
+    out = Path(args.out) if args.out else None
+    if args.schema:
+        from tolcal.report.schema import json_schema
 
-        folder = Path(args.plots)
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, picture in html.pictures(document).items():
-            (folder / name).write_bytes(picture)
-    rendered = FORMATS[chosen](document)
+        rendered = json.dumps(json_schema(), indent=2) + "\n"
+    elif args.proposal is None:
+        raise TolcalError("report: name a proposal, P.json (`tolcal calibrate --json P.json`)")
+    else:
+        source = Path(args.proposal)
+        document = read(source)
+        if args.open and out is None:
+            out = source.with_name("report.html")
+        if args.plots:
+            from tolcal.report import html
+
+            folder = Path(args.plots)
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, picture in html.pictures(document).items():
+                (folder / name).write_bytes(picture)
+        rendered = FORMATS[chosen](document)
     if out is None:
         sys.stdout.write(rendered)
         return 0
@@ -199,74 +209,3 @@ def _why_not(name: str, proposed: tuple[CellProposal, ...]) -> str:
 def _git_user() -> str:
     answer = subprocess.run(["git", "config", "user.name"], capture_output=True, text=True)
     return answer.stdout.strip() or getpass.getuser()
-
-
-def show(args: argparse.Namespace) -> int:
-    """``tolcal show``."""
-    settings = config.load(args)
-    approved = tolerances.read(settings.tolerances)
-    ops = _ops_if_any(settings.corpus)
-    names = sorted({op.name for op in ops} | {op for op, _ in approved})
-    if args.op is not None and args.op not in names:
-        hint = tomlfile.did_you_mean(args.op, names)
-        raise TolcalError(f"no op {args.op!r} in {settings.corpus} or {settings.tolerances}{hint}")
-    if not names:
-        raise TolcalError(
-            f"no corpus in {settings.corpus} and no tolerances in {settings.tolerances}; start "
-            "with `tolcal new OP`, or give --corpus and --tolerances"
-        )
-    for name in names if args.op is None else [args.op]:
-        op = next((op for op in ops if op.name == name), None)
-        if args.op is None:
-            cells = ", ".join(d for o, d in approved if o == name) or "uncalibrated"
-            summary = one_line(op.summary, 200) if op else "not in the corpus"
-            print(one_line(f"{name:<18}", 80).ljust(18) + f"{cells:<32}{summary}")
-        else:
-            _show_op(name, op, {d: t for (o, d), t in approved.items() if o == name})
-    return 0
-
-
-def _show_op(name: str, op: Op | None, cells: dict[str, Tolerance]) -> None:
-    print(f"{name}: {one_line(op.summary, 200) if op else 'not in the corpus'}")
-    for kernel in op.kernels if op else ():
-        fault = (
-            f" corrupts {kernel.corrupts}: {one_line(kernel.fault or '', 200)}"
-            if kernel.corrupts
-            else ""
-        )
-        print(f"  {kernel.role:<8}{kernel.name}{fault}")
-    for dtype in dict.fromkeys([*(op.dtypes if op else ()), *cells]):
-        print(f"\n{name}/{dtype}")
-        legacy = op.legacy_atol.get(dtype) if op else None
-        if legacy is not None:
-            print(f"  hand-picked  atol {legacy:g}")
-        tolerance = cells.get(dtype)
-        if tolerance is None:
-            print("  uncalibrated: measure (`tolcal run --repeat N`), `tolcal calibrate`, approve")
-            continue
-        print(f"  bound        residual <= {tolerance.atol:g} + {tolerance.scaled_tol:g} u "
-              "(|ref| + sigma)")  # fmt: skip
-        bias = tolerance.bias_tol
-        print(f"  bias         {'not judged' if bias is None else f'at most {bias:g}'}")
-        pair = tolerance.allclose
-        print(f"  allclose     atol={pair.atol:g}, rtol={pair.rtol:g} (torch.testing)")
-        for device, values in tolerance.on.items():
-            print(f"  on {device:<10}residual <= {values.atol:g} + {values.scaled_tol:g} u "
-                  "(|ref| + sigma)")  # fmt: skip
-        evidence, mark = tolerance.evidence, tolerance.approved
-        if evidence is not None:
-            held = evidence.held_out
-            print(f"  evidence     rule {evidence.rule}, margin {evidence.margin:g}: "
-                  f"{evidence.rows} rows of {evidence.runs} runs on "
-                  f"{', '.join(evidence.devices)}")  # fmt: skip
-            print(f"               {text.held_out_claim(held.red, held.runs)}; detectable recall "
-                  f"{text.percent(evidence.detectable_recall)}")  # fmt: skip
-        if mark is not None and tolerances.changed_by_hand({(name, dtype): tolerance}):
-            print("  CHANGED BY HAND since it was approved: evidence and approval are of other "
-                  "numbers")  # fmt: skip
-        if mark is not None:
-            reason = f" because {mark.reason}" if mark.reason else ""
-            where = f" in #{mark.pr}" if mark.pr is not None else ""
-            print(
-                f"  approved     by {mark.by} at {mark.at}{where}, proposal {mark.digest}{reason}"
-            )

@@ -140,7 +140,8 @@ def ci(args: argparse.Namespace) -> int:
         proposal = calibrate.calibrate(
             frame, approved=approved, legacy=legacy(ops), progress=progress
         )
-    verdict = compare.compare(records, approved, proposal, baseline, legacy(ops))
+    kernels = corpus.by_name(ops, measure.git_root(settings.corpus))
+    verdict = compare.compare(records, approved, proposal, baseline, legacy(ops), kernels)
     document = Document(proposal, verdict)
     (out / "proposal.json").write_text(to_json(document), "utf-8")
     comment = FORMATS["comment"](document)

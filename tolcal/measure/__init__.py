@@ -46,22 +46,28 @@ Progress = Callable[[Step], None]
 
 def git_state(folder: Path) -> tuple[str, bool]:
     """Commit of the work tree that holds ``folder`` ("" outside git), and whether it is dirty."""
-
-    def git(*args: str) -> str | None:
-        try:
-            answer = subprocess.run(
-                ["git", "-C", str(folder), *args], capture_output=True, text=True, timeout=60
-            )
-        except (OSError, subprocess.SubprocessError):
-            return None
-        return answer.stdout.strip() if answer.returncode == 0 else None
-
-    commit = git("rev-parse", "HEAD")
+    commit = _git(folder, "rev-parse", "HEAD")
     if not commit:
         # A runner that got the sources without their history may still know the commit.
         named = os.environ.get("GITHUB_SHA", "")
         return (named if re.fullmatch("[0-9a-f]{40}", named) else ""), False
-    return commit, bool(git("status", "--porcelain", "--untracked-files=no"))
+    return commit, bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))
+
+
+def git_root(folder: Path) -> Path | None:
+    """The top of the work tree that holds ``folder``; None outside git."""
+    top = _git(folder, "rev-parse", "--show-toplevel")
+    return Path(top) if top else None
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        answer = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=60
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip() if answer.returncode == 0 else None
 
 
 def measure(

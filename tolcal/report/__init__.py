@@ -40,11 +40,33 @@ def _terminal(document: Document) -> str:
     return terminal.render(document)
 
 
+def _sarif(document: Document) -> str:
+    from tolcal.report import sarif
+
+    return sarif.render(document)
+
+
+def _junit(document: Document) -> str:
+    from tolcal.report import junit
+
+    return junit.render(document)
+
+
+def _annotations(document: Document) -> str:
+    # `annotations` is also what every module here imports from __future__.
+    from tolcal.report.annotations import render
+
+    return render(document)
+
+
 #: Name of a format -> its renderer.
 FORMATS: dict[str, Callable[[Document], str]] = {
     "comment": _comment,
     "summary": _summary,
     "html": _html,
     "json": _json,
+    "sarif": _sarif,
+    "junit": _junit,
+    "annotations": _annotations,
     "terminal": _terminal,
 }

@@ -6,12 +6,15 @@ from typing import Any
 
 import jinja2
 
-from tolcal.report import text
+from tolcal.model import Finding, FindingKind, plural
+from tolcal.report import glyphs, text
 from tolcal.report.document import Document
 
 #: GitHub's limit is 65,536 bytes; leave room for what it adds.
 MAX_BYTES = 60_000
-#: Rows a table shows before it says how many more there are.
+#: GitHub's limit on the summary of a step is 1 MiB.
+MAX_SUMMARY_BYTES = 1_000_000
+#: Rows a list or table of the comment shows before it says how many more there are.
 ROWS = 30
 
 
@@ -25,8 +28,12 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    for name in ("code", "ident", "plain", "number", "scientific", "factor", "percent", "plural"):
-        environment.filters[name] = getattr(text, name)
+    for filter_ in (
+        text.code, text.ident, text.plain, text.number, text.scientific, text.factor,
+        text.times, text.excess, text.percent, plural,
+    ):  # fmt: skip
+        environment.filters[filter_.__name__] = filter_
+    environment.filters["bar"] = glyphs.factor_bar
     environment.globals["claim"] = text.held_out_claim
     environment.globals["locked_claim"] = text.locked_claim
     return environment
@@ -35,47 +42,76 @@ def _environment() -> jinja2.Environment:
 def comment(document: Document) -> str:
     """What stands under a pull request: only what needs a decision; the rest folds.
 
-    At most MAX_BYTES bytes: tables are cut, with the number of rows left out, until it fits.
+    One line if nothing needs one. At most MAX_BYTES bytes: until it fits, rows go (their number
+    stays), those of the fold first.
     """
-    template = _environment().get_template("comment.md")
-    rows = ROWS
+    values = _values(document)
+    template = _environment().get_template("quiet.md" if values["quiet"] else "comment.md")
+    rows = folded = ROWS
     while True:
-        rendered = template.render(**_values(document), rows=rows)
+        rendered = template.render(**values, rows=rows, folded=folded)
         if len(rendered.encode()) <= MAX_BYTES or rows == 1:
             return rendered
-        rows //= 2
+        if folded > 1:
+            folded //= 2
+        else:
+            rows //= 2
 
 
 def summary(document: Document) -> str:
-    """Every cell and every buggy kernel, uncut: for the job summary and the README."""
-    return _environment().get_template("summary.md").render(**_values(document))
+    """Every cell and every buggy kernel: for the job summary and the README.
+
+    Whole up to MAX_SUMMARY_BYTES; then rows go as in the comment.
+    """
+    template = _environment().get_template("summary.md")
+    values = _values(document)
+    rows = 1 << 20
+    while True:
+        rendered = template.render(**values, rows=rows)
+        if len(rendered.encode()) <= MAX_SUMMARY_BYTES or rows == 1:
+            return rendered
+        rows = min(rows, _longest(document)) // 2 or 1
+
+
+def _longest(document: Document) -> int:
+    verdict = document.verdict
+    return max(len(document.proposal.cells), len(verdict.findings) if verdict else 0, 1)
 
 
 def _values(document: Document) -> dict[str, Any]:
     proposal, verdict = document.proposal, document.verdict
-    uncalibrated = [c for c in proposal.cells if c.state == "uncalibrated"]
-    unchanged = [c for c in proposal.cells if c.state == "unchanged"]
-    caught = text.by_kind(verdict, "caught")
-    calibrated = [c for c in proposal.cells if c.allowed_proposed is not None]
-    return {
+    cells = sorted(proposal.cells, key=lambda c: (c.op, c.dtype, c.kernel or ""))
+
+    def found(kind: FindingKind) -> list[Finding]:
+        return text.by_importance(text.by_kind(verdict, kind))
+
+    caught = found("caught")
+    escaped = found("escaped")
+    calibrated = [c for c in cells if c.allowed_proposed is not None]
+    open_ = {
+        "regressions": found("regression"),
+        "escaped": [f for f in escaped if f.blocks],
+        "crashed": found("crashed"),
+        "drift": found("drift"),
+        "approve": text.to_approve(proposal),
+        "newly": [f for f in caught if f.newly],
+        "false_positives": found("false_positive"),
+    }
+    return open_ | {
+        "quiet": not any(open_.values()),
         "head": verdict.commit if verdict else "",
         "base": document.base,
         "attempt": document.attempt,
         "headline": text.headline(proposal, verdict),
         "p": proposal,
         "v": verdict,
-        "approve": text.to_approve(proposal),
-        "regressions": text.by_kind(verdict, "regression"),
-        "escaped": text.by_kind(verdict, "escaped"),
-        "crashed": text.by_kind(verdict, "crashed"),
-        "drift": text.by_kind(verdict, "drift"),
-        "false_positives": text.by_kind(verdict, "false_positive"),
+        "skipped": verdict.statuses.get("skipped", 0) if verdict else 0,
+        "known_escapes": [f for f in escaped if not f.blocks],
         "caught": caught,
-        "newly": [f for f in caught if f.newly],
-        "unchanged": unchanged,
-        "looser": [c for c in proposal.cells if c.state == "looser"],
-        "uncalibrated": uncalibrated,
-        "proposed": {(c.op, c.dtype): c for c in proposal.cells},
+        "unchanged": [c for c in cells if c.state == "unchanged"],
+        "looser": [c for c in cells if c.state == "looser"],
+        "uncalibrated": [c for c in cells if c.state == "uncalibrated"],
+        "proposed": {(c.op, c.dtype): c for c in cells},
         "median": _median([c.tightening for c in calibrated]),
         "median_paper": _median(
             [
@@ -84,7 +120,6 @@ def _values(document: Document) -> dict[str, Any]:
                 if c.allowed_paper and c.allowed_proposed
             ]
         ),
-        "calibrated": calibrated,
     }
 
 

@@ -33,6 +33,8 @@ PLAIN_SECONDS = 10.0
 #: On one, bars are drawn at most so often, and so many of them.
 DRAW_SECONDS = 0.1
 MAX_BARS = 8
+#: Rows of a table, which nobody reads to the end; laying out 10,000 takes half a minute.
+MAX_ROWS = 1_000
 #: Below this width the table of cells leaves columns out.
 NARROW = 120
 
@@ -51,18 +53,20 @@ def render(document: Document) -> str:
     )
     narrow = width < NARROW
     console.print(cells(document.proposal, narrow))
+    _more(console, len(document.proposal.cells))
     verdict = document.verdict
     console.print()
     if verdict and verdict.findings:
         table = Table("finding", "kernel", "dtype", "cases", "exceeds", box=None)
-        shown = [f for f in verdict.findings if f.kind != "caught" or f.newly]
+        worth = [f for f in verdict.findings if f.kind != "caught" or f.newly]
+        shown = worth[:MAX_ROWS]
         for f in shown:
-            over = "-" if f.over is None else text.number(f.over) + "x"
             table.add_row(
                 f.kind + (" (blocks)" if f.blocks else ""), one_line(f.kernel, 80),
-                one_line(f.dtype, 20), f"{f.exceeding} of {f.cases}", over,
+                one_line(f.dtype, 20), f"{f.exceeding} of {f.cases}", text.times(f.over),
             )  # fmt: skip
         console.print(table)
+        _more(console, len(worth))
         for f in shown:  # whole, to be copied: no table may cut an id
             if f.exceeding:
                 console.print(f"  tolcal replay {one_line(f.worst, 100)}", soft_wrap=True)
@@ -81,6 +85,11 @@ def render(document: Document) -> str:
         console.print(one_line(f"{note}.", 400))
     assert isinstance(console.file, io.StringIO)
     return "".join(f"{line.rstrip()}\n" for line in console.file.getvalue().splitlines())
+
+
+def _more(console: Console, rows: int) -> None:
+    if rows > MAX_ROWS:
+        console.print(f" ... and {rows - MAX_ROWS} more (`--format summary` or `json`)")
 
 
 def _columns(default: int) -> int:
@@ -108,7 +117,7 @@ def cells(proposal: Proposal, narrow: bool = False) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     if not narrow:
         table.add_column("")
-    for c in proposal.cells:
+    for c in proposal.cells[:MAX_ROWS]:
         value = f"{c.proposed_tol:.2e}" if c.proposed_tol is not None else "-"
         row = {
             "now": text.scientific(c.allowed_now),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 
 from tolcal.model import CellProposal, Finding, Locked, Proposal, Verdict, plural
 
@@ -70,6 +71,18 @@ def factor(value: float | None) -> str:
     return f"{text}x looser" if looser else f"{text}x"
 
 
+def times(over: float | None) -> str:
+    """For a table: ``7.3e3x``, ``0.7x``, and ``just over`` what would round to ``1x``."""
+    if over is None:
+        return "-"
+    return "just over" if 1 < over < 1.05 else f"{number(over)}x"
+
+
+def excess(over: float | None) -> str:
+    """``7.3e3x the bound``, ``just over the bound``; nothing for what is not over it."""
+    return f"{times(over)} the bound" if over is not None and over > 1 else ""
+
+
 def percent(value: float | None) -> str:
     """Rounded down, so that 100 % means all."""
     return "-" if value is None else f"{math.floor(value * 1000) / 10:.1f} %"
@@ -123,6 +136,16 @@ def locked_claim(locked: Locked) -> str:
 def by_kind(verdict: Verdict | None, *kinds: str) -> list[Finding]:
     """Findings of these kinds, in the verdict's order."""
     return [f for f in verdict.findings if f.kind in kinds] if verdict else []
+
+
+def by_importance(findings: Iterable[Finding]) -> list[Finding]:
+    """What blocks first, then what is not finite, then the largest excess; ties by name."""
+
+    def weight(f: Finding) -> tuple[object, ...]:
+        over = math.inf if f.over is None else f.over  # None: not finite
+        return (not f.blocks, -over, f.op, f.kernel, f.dtype, f.worst, f.detail)
+
+    return sorted(findings, key=weight)
 
 
 def to_approve(proposal: Proposal) -> list[CellProposal]:

@@ -1,0 +1,163 @@
+"""`tolcal show` and `tolcal report` on real terminals and in pipes, on the H200 history."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from report_support import busy, check_golden
+from tests_support import DATA, ROOT, make_record, make_stats
+
+from tolcal import history, tolerances
+from tolcal.report.document import to_json
+
+SHOW = ("show", "softmax", "--history", str(DATA / "h200-history.parquet"))
+COLOUR = re.compile(r"\x1b\[[0-9;]*(?:3[0-9]|4[0-9]|9[0-7])[0-9;]*m")
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """This one without what says how a terminal looks."""
+    names = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TERM")
+    kept = {k: v for k, v in os.environ.items() if k not in names}
+    return kept | {"TERM": "xterm-256color", "PYTHONPATH": str(ROOT)} | changes
+
+
+def piped(*argv: str, **changes: str) -> str:
+    """What `tolcal` writes into a pipe."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tolcal", *argv],
+        cwd=ROOT, env=environment(**changes), capture_output=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")
+    return done.stdout.decode()
+
+
+def on_terminal(*argv: str, **changes: str) -> str:
+    """What `tolcal` writes to a terminal, a real one of the kernel's."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tolcal", *argv],
+        cwd=ROOT, env=environment(**changes), stdin=theirs, stdout=theirs, stderr=theirs,
+    )  # fmt: skip
+    os.close(theirs)
+    parts = []
+    while True:
+        try:
+            part = os.read(ours, 65536)
+        except OSError:  # the other end is closed
+            break
+        if not part:
+            break
+        parts.append(part)
+    os.close(ours)
+    assert process.wait() == 0
+    return b"".join(parts).decode().replace("\r\n", "\n")
+
+
+def test_golden_of_show() -> None:
+    """Limits, evidence and histograms of the shipped tolerances and history."""
+    check_golden("show-softmax.txt", piped(*SHOW, COLUMNS="80"))
+
+
+def test_a_terminal_and_a_pipe_show_the_same() -> None:
+    """`show` has no colour to lose, with or without NO_COLOR."""
+    plain = piped(*SHOW, COLUMNS="80")
+    assert on_terminal(*SHOW, COLUMNS="80") == plain
+    assert on_terminal(*SHOW, COLUMNS="80", NO_COLOR="1") == plain
+    assert "\x1b" not in plain
+
+
+@pytest.mark.parametrize("columns", [40, 60, 200])
+def test_histograms_keep_to_the_width(columns: int) -> None:
+    """Bars shrink and grow; the counts stay."""
+    shown = piped(*SHOW, COLUMNS=str(columns))
+    rows = [line for line in shown.splitlines() if re.match(r" +(up to 1/16|1/8|more) ", line)]
+    assert len(rows) == 9
+    assert max(map(len, rows)) <= columns
+    assert all(re.search(r" \d+ .* \d+$", line) for line in rows)
+
+
+def test_without_unicode_bars_are_ascii() -> None:
+    """A pipe in ASCII gets bars of #, not a traceback."""
+    shown = piped(*SHOW, PYTHONIOENCODING="ascii", COLUMNS="80")
+    assert "#####" in shown
+    assert shown.isascii()
+
+
+def test_a_report_without_unicode_is_no_traceback(tmp_path: Path) -> None:
+    """What has no code in ASCII is a question mark."""
+    path = tmp_path / "P.json"
+    path.write_text(to_json(busy()))
+    shown = piped("report", str(path), "--format", "comment", PYTHONIOENCODING="ascii")
+    assert "5.0e-2 ? 5.0e-4" in shown
+
+
+def test_show_without_a_history(tmp_path: Path) -> None:
+    """No histogram, and a broken history is said in a line below what is approved."""
+    none = piped("show", "softmax", "--history", str(tmp_path))
+    assert "the limit" not in none
+    assert "no histograms" not in none
+    broken = tmp_path / "x.parquet"
+    broken.write_bytes(b"PAR1 no more")
+    shown = piped("show", "softmax", "--history", str(broken))
+    assert shown.startswith(none)
+    assert re.search(r"\nno histograms: .*x\.parquet.*\n$", shown)
+
+
+def test_rows_that_are_not_finite_are_above_the_limit(tmp_path: Path) -> None:
+    """Rows of the op, in the unit of its evidence, that ran and have an envelope, and no others."""
+    u = 2.0**-24
+    cell = tolerances.read(ROOT / "tolerances.toml")["softmax", "float32"]
+    assert cell.evidence is not None
+    evidence = msgspec.structs.replace(cell.evidence, roundoff=u)
+    approved = msgspec.structs.replace(cell, evidence=evidence)
+    tolerances.write(tmp_path / "t.toml", {("softmax", "float32"): approved})
+    rows = [
+        make_record(seed=1, roundoff=u, stats=make_stats(2.0**-40)),
+        make_record(seed=2, roundoff=u, stats=make_stats(0.0, nonfinite_mismatch=3)),
+        make_record(seed=3, roundoff=u, stats=make_stats(0.0, envelope=None, scaled_max=None)),
+        make_record(seed=4, roundoff=u / 2),
+        make_record(seed=5, roundoff=u, status="crashed", reason="x", stats=None),
+        make_record(seed=6, roundoff=u, op="relu", kernel="relu_triton"),
+        make_record(seed=7, roundoff=u, role="buggy", corrupts="softmax_triton", kernel="wrong",
+                    same_as_control=False, stats=make_stats(1.0)),
+    ]  # fmt: skip
+    history.add(tmp_path / "h", rows)
+    shown = piped(
+        "show", "softmax", "--history", str(tmp_path / "h"), "--tolerances",
+        str(tmp_path / "t.toml"), COLUMNS="60",
+    )  # fmt: skip
+    section = shown.split("softmax/float32\n")[1].split("\nsoftmax/float16")[0]
+    assert "controls (1 of 2 exceed)\n" in section
+    assert "buggy (1 of 1 exceed)\n" in section
+    assert f"needs inf of the bound: tolcal replay {rows[1].id}\n" in section
+    bars = section.rstrip().splitlines()[-1].replace("█", "").split()
+    assert bars == ["more", "1", "1"]
+    assert "share of the bound" not in shown.split("softmax/float16\n")[1]
+
+
+def test_the_terminal_report_respects_no_color(tmp_path: Path) -> None:
+    """With NO_COLOR a terminal gets no colour, and a pipe never gets an escape."""
+    path = tmp_path / "P.json"
+    path.write_text(to_json(busy()))
+    argv = ("report", str(path))
+    assert not COLOUR.search(on_terminal(*argv, NO_COLOR="1", COLUMNS="160"))
+    assert "\x1b" not in piped(*argv)
+    assert "\x1b" in on_terminal(*argv, COLUMNS="160")
+
+
+@pytest.mark.parametrize("columns", [60, 80, 160])
+def test_the_terminal_report_keeps_to_the_width(tmp_path: Path, columns: int) -> None:
+    """Tables and text fit; only replay lines, which are to be copied, are whole."""
+    path = tmp_path / "P.json"
+    path.write_text(to_json(busy()))
+    shown = on_terminal("report", str(path), COLUMNS=str(columns), NO_COLOR="1")
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines()
+    wide = [line for line in lines if len(line) > columns and "tolcal replay" not in line]
+    assert wide == []

@@ -1,0 +1,166 @@
+"""``show``: what a tolerance is, how much of it is used, and what it rests on."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import shutil
+import sys
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tolcal import corpus, tolerances, tomlfile
+from tolcal.cli import config
+from tolcal.model import Op, TolcalError, Tolerance, one_line
+from tolcal.report import glyphs, text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """Rows of a history by the bound of their cell: the share of it that each needs."""
+
+    used: tuple[float, ...]  # 1 is the limit
+    exceeding: int  # by its bound, its bias or what is not finite
+    worst: str = ""  # id of the record that needs most
+
+
+#: Controls and buggy kernels of a cell.
+Pair = tuple[Seen, Seen]
+
+
+def show(args: argparse.Namespace) -> int:
+    """``tolcal show``."""
+    settings = config.load(args)
+    approved = tolerances.read(settings.tolerances)
+    ops = corpus.load(settings.corpus) if settings.corpus.is_dir() else ()
+    names = sorted({op.name for op in ops} | {op for op, _ in approved})
+    if args.op is not None and args.op not in names:
+        hint = tomlfile.did_you_mean(args.op, names)
+        raise TolcalError(f"no op {args.op!r} in {settings.corpus} or {settings.tolerances}{hint}")
+    if not names:
+        raise TolcalError(
+            f"no corpus in {settings.corpus} and no tolerances in {settings.tolerances}; start "
+            "with `tolcal new OP`, or give --corpus and --tolerances"
+        )
+    for name in names if args.op is None else [args.op]:
+        op = next((op for op in ops if op.name == name), None)
+        if args.op is None:
+            cells = ", ".join(d for o, d in approved if o == name) or "uncalibrated"
+            summary = one_line(op.summary, 200) if op else "not in the corpus"
+            print(one_line(f"{name:<18}", 80).ljust(18) + f"{cells:<32}{summary}")
+        else:
+            config.must_exist(args)
+            of = {d: t for (o, d), t in approved.items() if o == name}
+            try:
+                seen, note = _seen(name, of, settings), ""
+            except ModuleNotFoundError as error:  # what is approved can be shown all the same
+                seen, note = {}, f"needs {error.name}: pip install 'tolcal[report]'"
+            except TolcalError as error:
+                seen, note = {}, str(error)
+            _show_op(name, op, of, seen)
+            if note:
+                print(f"\nno histograms: {note}")
+    return 0
+
+
+def _seen(name: str, cells: dict[str, Tolerance], settings: config.Config) -> dict[str, Pair]:
+    """What the history has of an op's kernels, by dtype."""
+    from tolcal import bounds, history
+    from tolcal.calibrate import rows as arrays
+
+    frame = history.read(settings.history)
+    frame = frame[frame["op"] == name]
+    found: dict[str, Pair] = {}
+    for dtype, tolerance in cells.items():
+        here = frame[frame["dtype"] == dtype]
+        unit = tolerance.evidence.roundoff if tolerance.evidence else None
+        if unit is not None:  # rows of another compute dtype are in another unit
+            here = here[here["roundoff"] == unit]
+
+        def seen(role: str, here: pd.DataFrame = here, tolerance: Tolerance = tolerance) -> Seen:
+            here = here[here["role"] == role]
+            # Imported rows have no envelope to judge them by.
+            here = here[here["envelope_00"].notna() | (here["nonfinite_mismatch"] > 0)]
+            if here.empty:
+                return Seen((), 0)
+            rows = arrays.judged_rows(here)
+            used = bounds.utilisation(rows.envelope, rows.z, tolerance.atol, tolerance.scaled_tol)
+            used[rows.mismatch > 0] = math.inf
+            worst = here.iloc[int(used.argmax())]
+            return Seen(
+                used=tuple(used.tolist()),
+                exceeding=int(bounds.exceeds(rows, tolerance).sum()),
+                worst=f"{worst['kernel']}:{worst['case_id']}",
+            )
+
+        found[dtype] = seen("control"), seen("buggy")
+    return found
+
+
+def _show_op(name: str, op: Op | None, cells: dict[str, Tolerance], seen: dict[str, Pair]) -> None:
+    print(f"{name}: {one_line(op.summary, 200) if op else 'not in the corpus'}")
+    for kernel in op.kernels if op else ():
+        fault = (
+            f" corrupts {kernel.corrupts}: {one_line(kernel.fault or '', 200)}"
+            if kernel.corrupts
+            else ""
+        )
+        print(f"  {kernel.role:<8}{kernel.name}{fault}")
+    for dtype in dict.fromkeys([*(op.dtypes if op else ()), *cells]):
+        print(f"\n{name}/{dtype}")
+        legacy = op.legacy_atol.get(dtype) if op else None
+        if legacy is not None:
+            print(f"  hand-picked  atol {legacy:g}")
+        tolerance = cells.get(dtype)
+        if tolerance is None:
+            print("  uncalibrated: measure (`tolcal run --repeat N`), `tolcal calibrate`, approve")
+            continue
+        print(f"  bound        residual <= {tolerance.atol:g} + {tolerance.scaled_tol:g} u "
+              "(|ref| + sigma)")  # fmt: skip
+        bias = tolerance.bias_tol
+        print(f"  bias         {'not judged' if bias is None else f'at most {bias:g}'}")
+        pair = tolerance.allclose
+        print(f"  allclose     atol={pair.atol:g}, rtol={pair.rtol:g} (torch.testing)")
+        for device, values in tolerance.on.items():
+            print(f"  on {device:<10}residual <= {values.atol:g} + {values.scaled_tol:g} u "
+                  "(|ref| + sigma)")  # fmt: skip
+        evidence, mark = tolerance.evidence, tolerance.approved
+        if evidence is not None:
+            held = evidence.held_out
+            print(f"  evidence     rule {evidence.rule}, margin {evidence.margin:g}: "
+                  f"{evidence.rows} rows of {evidence.runs} runs on "
+                  f"{', '.join(evidence.devices)}")  # fmt: skip
+            print(f"               {text.held_out_claim(held.red, held.runs)}; detectable recall "
+                  f"{text.percent(evidence.detectable_recall)}")  # fmt: skip
+        if mark is not None and tolerances.changed_by_hand({(name, dtype): tolerance}):
+            print("  CHANGED BY HAND since it was approved: evidence and approval are of other "
+                  "numbers")  # fmt: skip
+        if mark is not None:
+            reason = f" because {mark.reason}" if mark.reason else ""
+            where = f" in #{mark.pr}" if mark.pr is not None else ""
+            print(
+                f"  approved     by {mark.by} at {mark.at}{where}, proposal {mark.digest}{reason}"
+            )
+        _show_histogram(*seen.get(dtype, (Seen((), 0), Seen((), 0))))
+
+
+def _show_histogram(controls: Seen, buggy: Seen) -> None:
+    """How much of the bound the history's rows need; nothing without a history."""
+    columns = {
+        f"{title} ({row.exceeding} of {len(row.used)} exceed)": row.used
+        for title, row in (("controls", controls), ("buggy", buggy))
+        if row.used
+    }
+    if not columns:
+        return
+    if controls.used:
+        most = text.number(max(controls.used))
+        print(f"  nearest      a control that needs {most} of the bound: tolcal replay "
+              f"{controls.worst}")  # fmt: skip
+    print("  share of the bound that a row of the history needs:")
+    width = shutil.get_terminal_size((100, 24)).columns
+    for line in glyphs.histogram(columns, width - 4):
+        print(f"    {glyphs.fitting(line, sys.stdout.encoding)}")
