@@ -67,10 +67,13 @@ def midway(here: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
     """A real `tolcal run` that has written a member or more and now waits in a kernel."""
     flag = here / "go"
     two_ops(here, GATED.format(flag=str(flag)))
+    # Tests in the background of a shell, or under nohup, hand on that ^C is ignored.
+    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen(
         [sys.executable, "-m", "tolcal", *command("r.jsonl.gz")],
         text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as process:  # fmt: skip
+        signal.signal(signal.SIGINT, inherited)
         part = here / "r.jsonl.gz.part"
         until = time.monotonic() + 120
         while not (part.exists() and part.stat().st_size) and time.monotonic() < until:
