@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 # Before any import of Triton: interpretation is decided when a kernel is decorated.
 if __name__ == "__main__" and sys.argv[3] == "cpu":
@@ -92,7 +92,7 @@ class Open(NamedTuple):
 
     case: int
     kernel: str
-    context: Context
+    hash_sums: torch.Tensor  # of the inputs; not the case itself, whose tensors may be large
     differs: torch.Tensor | None
 
 
@@ -154,19 +154,14 @@ class Worker:
         try:
             measured = self.batch.results()
             marks = torch.cat(
-                [
-                    mark
-                    for o in self.open
-                    for mark in (o.context.hash_sums, o.differs)
-                    if mark is not None
-                ]
+                [mark for o in self.open for mark in (o.hash_sums, o.differs) if mark is not None]
             ).tolist()
         except RuntimeError:
             self.leave_if_poisoned()
             raise
         values = iter(marks)
         for o, found in zip(self.open, measured, strict=True):
-            sums = [next(values) for _ in range(o.context.hash_sums.numel())]
+            sums = [next(values) for _ in range(o.hash_sums.numel())]
             same = None if o.differs is None else not next(values)
             self.send(Measured(o.case, o.kernel, "ok", "", cases.input_hash(sums), found, same))
         self.open = []
@@ -202,11 +197,8 @@ class Worker:
     def case(self, unit: Unit, index: int, case: Case, todo: list[Kernel], first: bool) -> None:
         """Measure ``todo`` on one case; controls come first, as op folders list them."""
 
-        def report(
-            kernel: Kernel, status: Status, reason: str, input_hash: str = "", **extra: Any
-        ) -> None:
-            fields = {"stats": None, "same_as_control": None} | extra
-            self.send(Measured(index, kernel.name, status, reason, input_hash, **fields))
+        def report(kernel: Kernel, status: Status, reason: str, input_hash: str = "") -> None:
+            self.send(Measured(index, kernel.name, status, reason, input_hash, None, None))
 
         runnable = []
         for kernel in todo:
@@ -247,7 +239,7 @@ class Worker:
                 continue
             differs = self.differs(unit, kernel, context)
             self.batch.add(out, context.ref, context.sigma, roundoff, unit.limit)
-            self.open.append(Open(index, kernel.name, context, differs))
+            self.open.append(Open(index, kernel.name, context.hash_sums, differs))
             if self.careful or len(self.open) >= self.most:
                 self.flush()
 

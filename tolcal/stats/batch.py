@@ -74,11 +74,6 @@ class Batch:
             self.keys = torch.empty((CAPACITY, ROW), dtype=torch.float32, device=device)
             self.scales = torch.empty((CAPACITY, 2 * ROW), dtype=torch.float32, device=device)
 
-    @property
-    def full(self) -> bool:
-        """Whether `results` must be called before another `add`."""
-        return self.size >= CAPACITY
-
     def add(
         self,
         out: torch.Tensor,
@@ -87,7 +82,10 @@ class Batch:
         roundoff: float,
         limit: Tolerance | float | None = None,
     ) -> None:
-        """Takes one output; arguments as of `definition.error_stats`. sigma None counts as 0."""
+        """Takes one output; arguments as of `definition.error_stats`. sigma None counts as 0.
+
+        `results` must come after at most CAPACITY outputs.
+        """
         index, self.size = self.size, self.size + 1
         if not self.fused or out.numel() == 0:
             zero = torch.zeros_like(ref) if sigma is None else sigma
@@ -125,7 +123,7 @@ class Batch:
         for index in range(size):
             pending = self.pending.get(index)
             count = pending.elements if pending else 0
-            counts.append(min(count, ROW) if count <= ROW else 0)
+            counts.append(count if count <= ROW else 0)
             samples.append(_samples(count)[0] if count else 0)
             small = 0 < count <= ROW
             places.append(
@@ -252,7 +250,7 @@ class _Fused:
         main = programs * 32 * room
         for attempt in range(ATTEMPTS):
             brackets = self._brackets(ranks, attempt)
-            buffer = torch.full((main + tail * WHOLE_TILE * 8,), torch.inf, device=device)
+            buffer = torch.full((main + tail * SHORT_TILE,), torch.inf, device=device)
             self._statistics(rows, buffer, scales, programs, whole, 0, 2, room, brackets, False)
             if tail:
                 self._statistics(
