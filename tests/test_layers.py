@@ -28,7 +28,9 @@ ALLOWED: dict[str, str] = {
     "compare": "model bounds | msgspec numpy",
     "tolerances": "model tomlfile | tomlkit msgspec",
     "report": "model | jinja2 rich msgspec altair vl_convert",
-    "github": "model tolerances history calibrate compare report | requests msgspec",
+    "github": "model corpus tolerances history calibrate compare review report tomlfile bounds "
+    "| requests msgspec pyarrow",
+    "review": "model history calibrate compare | pandas pyarrow",
     "testing": "model cases stats bounds measure history tolerances project tomlfile "
     "| msgspec numpy torch",
     "project": "model tomlfile | msgspec tomli",

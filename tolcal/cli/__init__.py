@@ -234,7 +234,57 @@ def build_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     new.add_argument("op", metavar="OP", help="name: lower case, digits and underscores")
     options.add_corpus(new)
+
+    _add_github_commands(command(
+        "github", "hosting", "github",
+        "report, approve and keep history on pull requests: what action.yml starts",
+        "tolcal github report --history artifact",
+    ))  # fmt: skip
     return parser
+
+
+def _add_github_commands(github: argparse.ArgumentParser) -> None:
+    modes = github.add_subparsers(dest="mode", required=True, metavar="MODE")
+    for name, text in (
+        ("report", "judge a pull request's records, and say it in its comment and check"),
+        ("command", "carry out a maintainer's /tolcal comment"),
+        ("ingest", "add this run's records to the trusted history"),
+    ):
+        sub = modes.add_parser(
+            name,
+            help=text,
+            description=f"{text[0].upper()}{text[1:]}. Runs as a step of a workflow: the token is "
+            "read from TOLCAL_TOKEN, the rest of what it needs from GitHub's own variables.",
+            epilog=f"Example: tolcal github {name} --history artifact",
+        )
+        options.add_corpus(sub)
+        sub.add_argument("--tolerances", metavar="F", help="the approved tolerances")
+        sub.add_argument("--history", metavar="artifact|branch|PATH",
+                         help="where the trusted history is (default: artifact)")  # fmt: skip
+        sub.add_argument("--history-branch", metavar="B",
+                         help="branch of `--history branch` (default: tolcal-history)")  # fmt: skip
+        sub.add_argument("--rule", choices=("residual", "paper"), help="see `calibrate --rule`")
+        sub.add_argument("--fail-on", metavar="WHAT",
+                         help="regression (default), drift, false-positive, by commas; or "
+                         "never")  # fmt: skip
+        sub.add_argument("--comment", action=argparse.BooleanOptionalAction, default=None,
+                         help="write the pull request's comment (default: yes)")  # fmt: skip
+        sub.add_argument("--out", metavar="DIR", help="folder for the report (default: out)")
+        sub.add_argument("--run-workflow", metavar="F",
+                         help="workflow whose records a report reads (default: "
+                         ".github/workflows/tolcal.yml)")  # fmt: skip
+        sub.add_argument("--ingest-workflow", metavar="F",
+                         help="workflow whose history is trusted (default: "
+                         ".github/workflows/tolcal-ingest.yml)")  # fmt: skip
+        sub.add_argument("--tighten-permission", choices=("write", "maintain", "admin"),
+                         help="least permission to approve a tightening (default: "
+                         "write)")  # fmt: skip
+        sub.add_argument("--widen-permission", choices=("maintain", "admin"),
+                         help="least permission to approve a widening (default: "
+                         "maintain)")  # fmt: skip
+        sub.add_argument("--self-approval", action=argparse.BooleanOptionalAction, default=None,
+                         help="let authors widen for their own pull request; the comment says so "
+                         "(default: no)")  # fmt: skip
 
 
 def _add_history_commands(history: argparse.ArgumentParser) -> None:

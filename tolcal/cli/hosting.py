@@ -1,0 +1,43 @@
+"""``tolcal github``: what action.yml starts in the trusted jobs."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+from pathlib import Path
+
+from tolcal.github import settings
+from tolcal.model import TolcalError
+
+
+def github(args: argparse.Namespace) -> int:
+    """``tolcal github report|command|ingest``: exit status as everywhere."""
+    given = {
+        name: getattr(args, name)
+        for name in settings.Inputs.__struct_fields__
+        if getattr(args, name, None) is not None
+    }
+    if "fail_on" in given:
+        given["fail_on"] = fail_on(given["fail_on"])
+    if "out" in given:
+        given["out"] = Path(given["out"])
+    token = os.environ.get("TOLCAL_TOKEN") or os.environ.get("GITHUB_TOKEN", "")
+    if not token:
+        raise TolcalError("TOLCAL_TOKEN is not set: give the action its `token` input")
+    job = settings.job(os.environ)
+    module = importlib.import_module(f"tolcal.github.{args.mode}")
+    status: int = module.main(settings.Inputs(**given), job, token)
+    return status
+
+
+def fail_on(text: str) -> tuple[str, ...]:
+    """``regression,drift`` as a tuple of `settings.FAIL_ON`."""
+    words = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+    wrong = [word for word in words if word not in settings.FAIL_ON]
+    if wrong or not words or ("never" in words and len(words) > 1):
+        raise TolcalError(
+            f"--fail-on {text}: known are {', '.join(settings.FAIL_ON)}, several by commas, "
+            "`never` alone"
+        )
+    return words
