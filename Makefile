@@ -23,7 +23,7 @@ demo: $(VENV)/installed
 	$(BIN)/tolcal ci --device cpu --gate 8 --cases 4 --out out
 
 test: $(VENV)/installed
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .
