@@ -93,10 +93,8 @@ def pip(python: Path, *arguments: str) -> None:
     )
     print(done.stderr, end="", flush=True)
     if done.returncode:
-        said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
-        raise ActionError(
-            f"pip cannot install tolcal: {said[-1] if said else 'see the lines above'}"
-        )
+        said = [line.strip() for line in done.stderr.splitlines() if "ERROR: " in line]
+        raise ActionError(f"pip cannot install tolcal: {said[0] if said else 'see above'}")
 
 
 def install(environment: Mapping[str, str]) -> Path:
