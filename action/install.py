@@ -69,9 +69,10 @@ def version(source: Path) -> str:
 
 
 def make(folder: Path) -> Path:
-    """A virtual environment with pip that sees this Python's packages; its Python."""
+    """A virtual environment that sees this Python's packages, its pip too; its Python."""
+    bring_pip = importlib.util.find_spec("pip") is None
     try:
-        venv.EnvBuilder(clear=True, symlinks=True, with_pip=True).create(folder)
+        venv.EnvBuilder(clear=True, symlinks=True, with_pip=bring_pip).create(folder)
     except (Exception, SystemExit) as error:
         raise ActionError(
             f"no virtual environment can be made with {sys.executable} ({error}): on Debian and "
