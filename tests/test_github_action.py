@@ -85,6 +85,32 @@ def test_defaults_leave_settings_alone() -> None:
     ]  # fmt: skip
 
 
+def rows(heading: str) -> list[list[str]]:
+    """Cells of the table below a heading of docs/github.md, without the head."""
+    section = (
+        (ROOT / "docs" / "github.md").read_text().split(f"## {heading}\n")[1].split("\n## ")[0]
+    )
+    lines = [line for line in section.splitlines() if line.startswith("| `")]
+    return [[cell.strip() for cell in line[1:-1].split("|")] for line in lines]
+
+
+def test_the_reference_lists_every_input_and_output() -> None:
+    """docs/github.md has each with its default and the modes that take it."""
+    listed = {row[0].strip("`"): row[1:] for row in rows("Inputs")}
+    defaults = {name: spec.get("default", "") for name, spec in ACTION["inputs"].items()}
+    assert {name: row[1].strip("`") for name, row in listed.items()} == defaults
+    for name, row in listed.items():
+        if name in VALUES:
+            value = {name: VALUES[name]}
+            takes = [
+                mode for mode in start.MODES
+                if start.arguments(variables(mode), {})
+                != start.arguments(variables(mode, **value), {})
+            ]  # fmt: skip
+            assert row[0] == ("all" if len(takes) == 4 else ", ".join(takes)), name
+    assert [row[0].strip("`") for row in rows("Outputs")] == list(ACTION["outputs"])
+
+
 def test_inputs_come_by_the_environment_alone() -> None:
     """Attack 12: each input has its variable in the step that uses it; scripts have no input."""
     start_inputs = {name for name in ACTION["inputs"] if name not in ("python", "wheelhouse")}

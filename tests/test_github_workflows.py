@@ -86,6 +86,23 @@ def test_linters_would_find_something(tmp_path: Path) -> None:
     assert run("actionlint", "-no-color", str(planted)).returncode == 1
 
 
+def test_copies_are_as_clean(tmp_path: Path) -> None:
+    """What README has users make of the four files: this repository's own rules aren't there."""
+    folder = tmp_path / ".github" / "workflows"
+    folder.mkdir(parents=True)
+    for name, path in WORKFLOWS.items():
+        if name != "ci.yml":
+            text, count = re.subn("uses: ./$", f"uses: o/tolcal@{'a1' * 20}", path.read_text(),
+                                  flags=re.MULTILINE)  # fmt: skip
+            assert count == len(LOADED[name]["jobs"])
+            (folder / name).write_text(text)
+    done = run(
+        "zizmor", "--offline", "--no-progress", "--strict-collection", "--persona=auditor",
+        str(tmp_path),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+
+
 def test_nothing_is_allowed_at_the_top() -> None:
     """Attack 14: a job gets what it names and no more."""
     assert all(workflow["permissions"] == {} for workflow in LOADED.values())
