@@ -184,8 +184,20 @@ def fetch() -> dict[str, Any]:
 
 def render(pruned: dict[str, Any]) -> str:
     """One operation or component a line, so that a difference can be read."""
-    return json.dumps(pruned, indent=1, ensure_ascii=True)
+    head = {key: pruned[key] for key in ("openapi", "info", "servers")}
+    lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
+    groups = {"paths": pruned["paths"], **pruned["components"]}
+    blocks = {
+        name: "{\n"
+        + ",\n".join(f"{json.dumps(key)}: {json.dumps(one)}" for key, one in group.items())
+        + "\n}"
+        for name, group in groups.items()
+    }
+    paths = blocks.pop("paths")
+    components = ",\n".join(f"{json.dumps(name)}: {block}" for name, block in blocks.items())
+    lines += [f'"paths": {paths}', f'"components": {{\n{components}\n}}']
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 if __name__ == "__main__":
-    PRUNED.write_text(render(prune(fetch())) + "\n")
+    PRUNED.write_text(render(prune(fetch())))
