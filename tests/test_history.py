@@ -523,8 +523,9 @@ TRICKS: dict[str, bytes] = {
     "key twice, once escaped": RECORD.replace(
         b'"status":"ok"', b'"status":"ok","stat\\u0075s":"ok"'
     ),
-    "key twice, beside a text with colons": changed(status="crashed", stats=None, reason="a: b:")
-    .replace(b'"seed": 1', b'"seed": 2, "seed": 1'),
+    "key twice, beside a text with colons": changed(
+        status="crashed", stats=None, reason="a: b:"
+    ).replace(b'"seed": 1', b'"seed": 2, "seed": 1'),
     "record twice": RECORD.rstrip().removesuffix(b"}") + b"," + RECORD[1:],
     "statistic twice": RECORD.replace(b'"max_abs":', b'"max_abs":0.0,"max_abs":'),
     "largest residual nan": changed(stats__residual_max="nan"),

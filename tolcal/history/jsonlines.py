@@ -273,7 +273,7 @@ def _once(pairs: list[tuple[str, Any]]) -> None:
 
 
 def _lines(
-    name: Path | str, opened: Callable[[], IO[bytes]], size: int | None = None
+    name: Path | str, opened: Callable[[], io.BufferedIOBase], size: int | None = None
 ) -> Iterator[tuple[int, bytes]]:
     number = unpacked = 0
     try:
