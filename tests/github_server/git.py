@@ -131,7 +131,9 @@ class Git:
         lines = self.run("ls-tree", "-l", "-z", commit, "--", path).split("\0")
         return _entry(lines[0])[1] if lines[0] else None
 
-    def tree(self, sha: str, recursive: bool = False) -> dict[str, tuple[str, str, str, int | None]]:
+    def tree(
+        self, sha: str, recursive: bool = False
+    ) -> dict[str, tuple[str, str, str, int | None]]:
         """path -> (mode, type, sha, size)."""
         options = ["-r", "-t"] if recursive else []
         lines = self.run("ls-tree", "-l", "-z", *options, sha).split("\0")
@@ -150,9 +152,7 @@ class Git:
         index = {"GIT_INDEX_FILE": str(self.path / "index.tmp")}
         self.run("read-tree", base or "--empty", env=index)
         zero = "0" * 40
-        lines = [
-            f"{mode if sha else '0'} {sha or zero}\t{path}" for mode, path, sha in entries
-        ]
+        lines = [f"{mode if sha else '0'} {sha or zero}\t{path}" for mode, path, sha in entries]
         self.run("update-index", "-z", "--index-info", stdin="\0".join(lines).encode(), env=index)
         return self.run("write-tree", env=index)
 
