@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from tolcal.github.settings import Job
+from tolcal.model import one_line
 
 #: Words, numbers, hex and addresses: nothing that a line of the file could be ended by.
 _VALUE = re.compile(r"[A-Za-z0-9_.:/#@+=,~ -]{0,1000}")
 _NAME = re.compile(r"[a-z][a-z-]{0,40}")
+
+
+def say(words: str) -> None:
+    """A line of the job's log: no text of others in it can start a workflow command."""
+    sys.stdout.write(f"tolcal: {one_line(words, 500)}\n")
 
 
 def outputs(job: Job, values: Mapping[str, str | int | Path]) -> None:

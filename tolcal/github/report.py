@@ -61,7 +61,8 @@ def decide(inputs: Inputs, job: Job) -> Event | str:
     if not judging.is_measuring(run, inputs):
         return (
             f"run {run.get('id')} is of {one_line(str(run.get('path')), 100)} for a "
-            f"{one_line(str(run.get('event')), 40)}, not of {inputs.run_workflow} for a pull request"
+            f"{one_line(str(run.get('event')), 40)}, not of {inputs.run_workflow} for a pull "
+            "request"
         )
     repository = run.get("head_repository")
     owner = str((repository.get("owner") or {}).get("login") or "") if repository else ""
@@ -75,17 +76,17 @@ def report(client: Client, inputs: Inputs, job: Job) -> int:
     """Does what the event asks for."""
     event = decide(inputs, job)
     if isinstance(event, str):
-        print(f"tolcal: nothing to do: {event}")
+        outputs.say(f"nothing to do: {event}")
         return 0
     sha = event.run.head_sha
     pull, why = _pull(client, event)
     if pull is None:
-        print(f"tolcal: nothing to do: {one_line(why, 400)}")
+        outputs.say(f"nothing to do: {why}")
         checks.settle(client, job, sha, _without(event.run, "neutral", why))
         return 0
     if event.step == "start":
         checks.start(client, job, sha, event.run.id, event.run.attempt)
-        print(f"tolcal: run {event.run.id} measures pull request {pull.number}")
+        outputs.say(f"run {event.run.id} measures pull request {pull.number}")
         return 0
     # The event's attempt may have been run again since: the API knows.
     run = judging.measuring(client.get(f"actions/runs/{event.run.id}"))
@@ -146,10 +147,10 @@ def _judge_and_publish(
 def _say_missing(client: Client, inputs: Inputs, job: Job, run: Measuring, why: str) -> int:
     """A run without records: nothing was judged, so the check doesn't say that it is good."""
     if run.status != "completed":
-        print(f"tolcal: nothing to do: run {run.id} is being run again")
+        outputs.say(f"nothing to do: run {run.id} is being run again")
         return 0
     conclusion = WITHOUT_RECORDS.get(run.conclusion, "failure")
-    print(f"tolcal: {conclusion}: {one_line(why, 400)}")
+    outputs.say(f"{conclusion}: {why}")
     checks.finish(client, job, run.head_sha, _without(run, conclusion, why))
     outputs.outputs(job, {"verdict": conclusion})
     return 1 if conclusion == "failure" and inputs.fail_on != ("never",) else 0
@@ -193,7 +194,7 @@ def publish(client: Client, inputs: Inputs, job: Job, judged: Judged) -> Conclus
     if inputs.comment:
         shown = sticky.upsert(client, job, pull.number, comment, judged.run.order)
         if shown is None:
-            print("tolcal: the comment shows a later run already and stays")
+            outputs.say("the comment shows a later run already and stays")
         else:
             values["comment-url"] = sticky.url(job, pull.number, shown)
     headline = text.headline(document.proposal, document.verdict, document.pull)
@@ -209,7 +210,7 @@ def publish(client: Client, inputs: Inputs, job: Job, judged: Judged) -> Conclus
         job,
         {"verdict": conclusion, **_counts(document), **values, "report-path": page},
     )
-    print(f"tolcal: pull request {pull.number}: {conclusion}: {one_line(headline, 400)}")
+    outputs.say(f"pull request {pull.number}: {conclusion}: {headline}")
     return conclusion
 
 
