@@ -19,6 +19,10 @@ _ENVIRONMENT = {
 }
 
 
+#: mode, type, sha, size of a blob
+Entry = tuple[str, str, str, int | None]
+
+
 class GitError(Exception):
     """git refused; the text is its own."""
 
@@ -67,7 +71,7 @@ class Git:
             path.mkdir(parents=True)
             self.run("init", "--quiet", "--bare", f"--initial-branch={default}", ".")
 
-    def raw(self, *arguments: str, stdin: bytes = b"", env: Mapping[str, str] = {}) -> bytes:  # noqa: B006
+    def raw(self, *arguments: str, stdin: bytes = b"", env: Mapping[str, str] = {}) -> bytes:
         """What git prints. GitError."""
         done = subprocess.run(
             ["git", *arguments], cwd=self.path, input=stdin, capture_output=True, check=False,
@@ -77,7 +81,7 @@ class Git:
             raise GitError(done.stderr.decode("utf-8", "replace").strip() or arguments[0])
         return done.stdout
 
-    def run(self, *arguments: str, stdin: bytes = b"", env: Mapping[str, str] = {}) -> str:  # noqa: B006
+    def run(self, *arguments: str, stdin: bytes = b"", env: Mapping[str, str] = {}) -> str:
         """The same as text without the last line break."""
         return self.raw(*arguments, stdin=stdin, env=env).decode().rstrip("\n")
 
@@ -124,7 +128,7 @@ class Git:
             return False
         return True
 
-    def entry(self, commit: str, path: str) -> tuple[str, str, str, int | None] | None:
+    def entry(self, commit: str, path: str) -> Entry | None:
         """(mode, type, sha, size) of what lies at a path."""
         if not path:
             return ("040000", "tree", self.run("rev-parse", f"{commit}^{{tree}}"), None)
@@ -160,10 +164,9 @@ class Git:
         self, tree: str, parents: list[str], message: str, author: Person, committer: Person
     ) -> str:
         """A new commit, on no branch."""
-        body = "".join(
-            [f"tree {tree}\n", *(f"parent {one}\n" for one in parents)]
-            + [f"author {author.line}\ncommitter {committer.line}\n\n{message}"]
-        )
+        lines = [f"tree {tree}", *(f"parent {one}" for one in parents)]
+        lines += [f"author {author.line}", f"committer {committer.line}", "", message]
+        body = "\n".join(lines)
         return self.run("hash-object", "-t", "commit", "-w", "--stdin", stdin=body.encode())
 
     def read(self, sha: str) -> Commit:
@@ -223,7 +226,7 @@ def _person(line: str) -> Person:
     return Person(name, email, when)
 
 
-def _entry(line: str) -> tuple[str, tuple[str, str, str, int | None]]:
+def _entry(line: str) -> tuple[str, Entry]:
     meta, _, path = line.partition("\t")
     mode, kind, sha, size = meta.split()
     return path, (mode, kind, sha, None if size == "-" else int(size))

@@ -73,8 +73,11 @@ OPERATIONS = (
 ROOT = "/repos/{owner}/{repo}"
 #: The repository itself, without a path below.
 WHOLE = ("GET",)
-#: Words for people, which no check needs.
-_WORDS = ("description", "summary", "example", "examples", "externalDocs", "tags", "title")
+#: Words for people, which no check needs, and discriminators of lists, which OpenAPI has not.
+_LEFT_OUT = (
+    "description", "summary", "example", "examples", "externalDocs", "tags", "title", "callbacks",
+    "discriminator",
+)  # fmt: skip
 
 
 def prune(full: dict[str, Any]) -> dict[str, Any]:
@@ -129,8 +132,10 @@ def _strip(node: Any, names: bool = False) -> Any:
     for key, value in node.items():
         if not names and key in ("enum", "required", "default"):
             kept[key] = value
-        elif names or not (key in _WORDS or key.startswith("x-") or key == "callbacks"):
+        elif names or not (key in _LEFT_OUT or key.startswith("x-")):
             kept[key] = _strip(value, names=key in ("properties", "schemas") and not names)
+    if node.get("nullable") is True and None not in node.get("enum", [None]):
+        kept["enum"] = [*node["enum"], None]  # as GitHub means it, and OpenAPI 3.0 wants it
     # The description of an answer is required by OpenAPI.
     if not names and "description" in node and ("content" in node or "headers" in node):
         kept["description"] = ""
@@ -143,15 +148,11 @@ def _closed(schema: Any) -> Any:
         return [_closed(one) for one in schema]
     if not isinstance(schema, dict):
         return schema
-    closed = {
-        key: {name: _closed(one) for name, one in value.items()}
-        if key == "properties"
-        else _closed(value)
-        for key, value in schema.items()
-    }
-    if "properties" in closed and not any(key in closed for key in ("anyOf", "oneOf", "allOf")):
-        closed["additionalProperties"] = False
-    return closed
+    if "properties" not in schema:
+        return {key: _closed(value) for key, value in schema.items()}
+    # Its alternatives only say more of the same fields: closing them would refuse all others.
+    fields = {name: _closed(one) for name, one in schema["properties"].items()}
+    return {**schema, "properties": fields, "additionalProperties": False}
 
 
 def _references(node: Any) -> set[str]:

@@ -96,12 +96,12 @@ class Client:
     def __repr__(self) -> str:
         return f"Client({self._where})"
 
-    def get(self, path: str, **query: str | int) -> dict[str, Any]:
+    def get(self, path: str, /, **query: str | int) -> dict[str, Any]:
         """One object. ApiError and its kinds, as of every call here."""
         return self._object(f"GET {path}", self._request("GET", path, query=query))
 
     def pages(
-        self, path: str, key: str | None = None, **query: str | int
+        self, path: str, /, key: str | None = None, **query: str | int
     ) -> Iterator[dict[str, Any]]:
         """All elements of all pages; `key` names the list where a page is an object."""
         call = f"GET {path}"
@@ -154,7 +154,7 @@ class Client:
         found = self._send("GET", self._url(path), f"GET {path}", limit=limit, away=True)
         return found.body
 
-    def graphql(self, query: str, **variables: Any) -> dict[str, Any]:
+    def graphql(self, query: str, /, **variables: Any) -> dict[str, Any]:
         """The data of a query that changes nothing."""
         body = {"query": query, "variables": variables}
         call = "POST graphql"
