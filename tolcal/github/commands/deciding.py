@@ -1,4 +1,4 @@
-"""``approve``, ``widen`` and ``reject``: whether this person may, of this proposal, in this state."""
+"""``approve``, ``widen`` and ``reject``: this person, this proposal, this state, or why not."""
 
 from __future__ import annotations
 

@@ -140,7 +140,9 @@ def _measured(sha: str, commits: Mapping[str, dict[str, Any]]) -> str:
 def _difference(old: Parts, now: Parts) -> str:
     reasons = []
     if old.head != now.head:
-        reasons.append(f"the head changed: it was made for {old.head[:7]}, now it is {now.head[:7]}")
+        reasons.append(
+            f"the head changed, from {old.head[:7]} that it was made for to {now.head[:7]}"
+        )
     if old.base != now.base:
         reasons.append("the tolerances in force changed: in the base branch, or by an approval")
     if old.history != now.history:

@@ -64,9 +64,7 @@ def _refresh(asked: Asked, before: Pull, sha: str) -> None:
     report.refresh(asked.client, asked.inputs, asked.job, now)
 
 
-def for_fork(
-    asked: Asked, judged: Judged, cells: list[CellProposal], notes: list[str]
-) -> Answer:
+def for_fork(asked: Asked, judged: Judged, cells: list[CellProposal], notes: list[str]) -> Answer:
     """Onto a branch of the base repository, with a pull request of its own."""
     client, pull, path = asked.client, judged.pull, asked.inputs.tolerances
     proposal = judged.document.proposal.digest
@@ -85,9 +83,7 @@ def for_fork(
         after = tolerances.edited(before, values, path)
         branch = committing.Branch(name, start, exists=tip is not None)
         try:
-            made = committing.commit(
-                client, branch, path, after, _message(asked, judged, values)
-            )
+            made = committing.commit(client, branch, path, after, _message(asked, judged, values))
         except Conflict:  # another approval of the same proposal
             if attempt == ATTEMPTS - 1:
                 raise
@@ -97,14 +93,14 @@ def for_fork(
     if tip is None:
         raise TolcalError(f"{pull.base_ref} has these values already; update the branch from it")
     title = f"Tolerances approved in #{pull.number}"
-    body = replies.body_of_pull(asked.job, pull, proposal)
+    body = replies.body_of_pull(pull, proposal)
     opened = committing.open_pull(client, asked.job.owner, name, pull.base_ref, title, body)
     link = f"{asked.job.server_url}/{asked.job.repository}/pull/{opened}"
     at_tip = approvals.of_commit(client.get(f"commits/{tip}"))
     if not values and not (at_tip and at_tip.comment == asked.comment):
         mark = present[cells[0].op, cells[0].dtype].approved
         by, at = (mark.by, mark.at) if mark else ("", "")
-        return Answer(replies.done_before(asked.job, proposal, by, at, link))
+        return Answer(replies.done_before(proposal, by, at, link))
     names = list(values) or [(c.op, c.dtype) for c in cells]
     where = f"{replies.commit_link(asked.job, tip)}: {link}"
     said = replies.approved(asked.said, names, where)

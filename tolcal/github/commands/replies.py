@@ -24,8 +24,8 @@ As the first line of a new comment:
 
 | command | does | needs |
 |---|---|---|
-| `/tolcal approve DIGEST [OP[/DTYPE] ...]` | lets in what is new or tighter: all, or what is named | {approve} |
-| `/tolcal widen DIGEST OP/DTYPE ... because REASON` | loosens these cells | {widen}, and no author |
+| `/tolcal approve DIGEST [OP[/DTYPE] ...]` | lets in what is new or tighter | {approve} |
+| `/tolcal widen DIGEST OP/DTYPE ... because REASON` | loosens cells | {widen}, no author |
 | `/tolcal reject DIGEST [because REASON]` | nobody may approve that proposal | {approve} |
 | `/tolcal status` | what can be approved, and what is | read |
 | `/tolcal explain OP/DTYPE` | why a tolerance is what it is | read |
@@ -87,12 +87,11 @@ def refused(why: str) -> str:
     return f"Not done: {text.plain(why).rstrip('.')}."
 
 
-def failed(why: str, written: str) -> str:
-    """The API failed on the way."""
-    after = written or "Nothing was changed."
+def failed(why: str) -> str:
+    """The API failed on the way; whether before or after the values were written, all is whole."""
     return (
-        f"This stopped on the way: {text.plain(why).rstrip('.')}. {after} Re-running the job of "
-        "this comment goes on where it stopped."
+        f"This stopped on the way: {text.plain(why).rstrip('.')}. Nothing is half done: re-run "
+        "this comment's job, or comment again, and it goes on from there."
     )
 
 
@@ -138,7 +137,7 @@ def rejecting(digest: str, who: people.Person, reason: str) -> str:
     )
 
 
-def done_before(job: Job, digest: str, by: str, at: str, where: str) -> str:
+def done_before(digest: str, by: str, at: str, where: str) -> str:
     """A command that was carried out before; ``where`` is Markdown."""
     when = f" at {text.plain(at)}" if at else ""
     return f"Done already: {text.code(digest)} was approved by {text.code(by)}{when} in {where}."
@@ -180,7 +179,7 @@ def fork(pull: Pull) -> str:
     )
 
 
-def body_of_pull(job: Job, pull: Pull, digest: str) -> str:
+def body_of_pull(pull: Pull, digest: str) -> str:
     """The text of the pull request with a fork's values."""
     return (
         f"Cells of proposal {text.code(digest)}, approved by comment on #{pull.number}, whose head "
@@ -210,6 +209,6 @@ def notes(own: str, left: Iterable[Cell]) -> list[str]:
 def not_refreshed(why: str) -> str:
     """The values are in, and the check or the comment could not be brought up to date."""
     return (
-        f"The check and the comment could not be brought up to date: {text.plain(why).rstrip('.')}. "
-        "Re-running the job of this comment does that."
+        "The check and the comment could not be brought up to date: "
+        f"{text.plain(why).rstrip('.')}. Re-running the job of this comment does that."
     )

@@ -71,10 +71,8 @@ def _done_before(
         notes = replies.notes(own, ())
         return placing.written(asked, pull, list(marks), earlier.sha, earlier.bot, notes)
     at = next((mark.at for mark in marks.values()), "")
-    said = replies.done_before(
-        asked.job, command.digest, earlier.trailers.by, at, replies.commit_link(asked.job, earlier.sha)
-    )
-    return Answer(said)
+    link = replies.commit_link(asked.job, earlier.sha)
+    return Answer(replies.done_before(command.digest, earlier.trailers.by, at, link))
 
 
 def _marks(asked: Asked, proposal: str, pull: Pull) -> dict[Cell, Approved]:
