@@ -7,6 +7,7 @@ The marker orders writers; nothing else is ever read from a comment.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -101,10 +102,8 @@ def _same(one: str, other: str) -> bool:
 
 
 def _delete(client: Client, number: int) -> None:
-    try:
+    with contextlib.suppress(NotFound):  # the other report was quicker
         client.delete(f"issues/comments/{number}")
-    except NotFound:
-        pass  # the other report was quicker
 
 
 def url(job: Job, number: int, comment: int) -> str:
