@@ -30,7 +30,8 @@ def status(asked: Asked) -> Answer:
         f"{text.code(proposal.digest)}.",
         replies.to_copy(proposal),
     ]
-    counted = judged.counted
+    base = judged.base_file
+    counted = {cell: t for cell, t in judged.in_force.items() if t is not base.get(cell)}
     if counted:
         rows = [f"- {_cell(cell)}: {_by(t)}" for cell, t in sorted(counted.items())]
         lines.append("Approved on this head, and counted:\n\n" + _some(rows))
