@@ -7,6 +7,7 @@ the upload of artifacts is a stand-in that copies files.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -71,6 +72,7 @@ class Act:
         (stub / "action.yml").write_text(UPLOAD)
         self.stubs = {"actions/upload-artifact": stub, "actions/checkout": stub}
         self.log = ""
+        self.count = itertools.count()
 
     def _replaced(self) -> list[str]:
         """``--local-repository`` of every action that the workflows name."""
@@ -85,7 +87,7 @@ class Act:
         workflow: str,
         event: str,
         payload: Mapping[str, Any],
-        job: str = "",
+        token: str = "a-token",
         **environment: str,
     ) -> int:
         """Exit status of one event for one workflow; ``log`` holds what was printed."""
@@ -93,9 +95,9 @@ class Act:
         path.write_text(json.dumps(payload))
         command = [
             str(Path(sys.executable).parent / "act"), event,
-            "-W", f".github/workflows/{workflow}", *(["-j", job] if job else []), "-e", str(path),
+            "-W", f".github/workflows/{workflow}", "-e", str(path),
             "-P", "self-hosted=-self-hosted", "-P", "ubuntu-latest=-self-hosted",
-            "--no-cache-server", "-s", "GITHUB_TOKEN=a-token", *self._replaced(),
+            "--no-cache-server", "-s", f"GITHUB_TOKEN={token}", *self._replaced(),
             *(f"--env={name}={value}" for name, value in
               {"UPLOADS": str(self.uploads), **environment}.items()),
         ]  # fmt: skip

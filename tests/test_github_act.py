@@ -6,14 +6,23 @@ them), checks out by copying, and knows no fork rules; nothing here has run on g
 
 from __future__ import annotations
 
+import io
+import os
+import re
 import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from act_support import Act, copy_workflows
+from github_server.state import Run
+from github_world import World
 from test_precommit import git, start
-from tests_support import DATA
+from tests_support import DATA, ROOT
 
 from tolcal import history
 
@@ -22,6 +31,11 @@ SETTINGS = """\
 device = "cpu"
 cases = { gate = 2, explore = 2 }
 """
+
+
+OP = (DATA / "sample_repo/corpus/row_softmax/op.toml").read_text().replace(
+    '["float32"]', '["float32", "float16"]'
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -60,8 +74,7 @@ def test_measuring_in_two_shards(act: Act, repository: Path, tmp_path: Path) -> 
     """Installed without an index, measured in two parts, uploaded under names of their own."""
     workflow = repository / ".github" / "workflows" / "tolcal.yml"
     workflow.write_text(workflow.read_text().replace('["1/1"]', '["1/2", "2/2"]'))
-    contract = repository / "corpus" / "row_softmax" / "op.toml"
-    contract.write_text(contract.read_text().replace('["float32"]', '["float32", "float16"]'))
+    (repository / "corpus" / "row_softmax" / "op.toml").write_text(OP)
     assert act(repository, "tolcal.yml", "pull_request", pull_request()) == 0, act.log
     artifacts = act.taken()
     assert {name: list(files) for name, files in artifacts.items()} == {
@@ -76,3 +89,132 @@ def test_measuring_in_two_shards(act: Act, repository: Path, tmp_path: Path) -> 
     assert len(set(records["run_id"])) == 1
     assert set(records["run_seed"]) == {1}
     assert set(records["dtype"]) == {"float32", "float16"}
+
+
+@pytest.fixture
+def world(tmp_path: Path, act: Act) -> Iterator[World]:
+    """A repository on GitHub without any history."""
+    made = World(tmp_path / "world", act, {"pyproject.toml": SETTINGS})
+    yield made
+    made.hub.close()
+
+
+@pytest.fixture(scope="module")
+def trusted(tmp_path_factory: pytest.TempPathFactory, act: Act) -> Iterator[World]:
+    """One with enough history for both dtypes, where float32 has an approved tolerance."""
+    folder = tmp_path_factory.mktemp("trusted")
+    made = World(
+        folder / "world", act, {"pyproject.toml": SETTINGS, "corpus/row_softmax/op.toml": OP}
+    )
+    made.hub.user("mia", "maintain")
+    # As README says: enough cases for a start.
+    path = ".github/workflows/tolcal-ingest.yml"
+    workflow = made.hub.main.git.blob(made.hub.main.git.entry("main", path)[2]).decode()
+    many = workflow.replace("mode: run\n", 'mode: run\n          cases: "720"\n')
+    made.hub.main.commit("main", {path: many}, "many cases")
+    run = made.ingest()
+    made.hub.main.commit("main", {"tolerances.toml": calibrated(made, run, folder)}, "float32")
+    made.hub.main.commit("main", {path: workflow}, "as many as ever")
+    yield made
+    made.hub.close()
+
+
+def calibrated(world: World, run: Run, folder: Path) -> str:
+    """tolerances.toml with the float32 cell of what that run has ingested."""
+    (folder / "history.parquet").write_bytes(uploaded(world, run))
+    for line in (
+        "calibrate --history history.parquet --tolerances none.toml --json p.json",
+        "approve p.json row_softmax/float32 --by mia --tolerances tolerances.toml",
+    ):
+        subprocess.run(
+            [sys.executable, "-m", "tolcal", *line.split()], cwd=folder, check=True,
+            capture_output=True, env=os.environ | {"PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+    return (folder / "tolerances.toml").read_text()
+
+
+def uploaded(world: World, run: Run) -> bytes:
+    """The history that an ingest has uploaded."""
+    (found,) = (
+        one for one in world.hub.main.artifacts.values()
+        if one.run is run and one.name == "tolcal-history"
+    )  # fmt: skip
+    with zipfile.ZipFile(io.BytesIO(found.content)) as archive:
+        return archive.read("history.parquet")
+
+
+def test_the_first_pull_request_ever(world: World) -> None:
+    """No history, then a second push: one comment, a check on each head, nothing blocks."""
+    hub = world.hub
+    pull = hub.pull(files={"README.md": "hello"})
+    first = pull.head_sha
+    run = world.begin(pull)
+    world.report(run, "requested")
+    assert world.check(first) == ("in_progress", None)
+    assert world.comments(pull) == []
+    world.report(world.measure(pull, run))
+    (comment,) = world.comments(pull)
+    assert comment.startswith(f"<!-- tolcal:v1 head={first} run={run.id} attempt=1 -->\n")
+    assert "no history yet" in comment
+    assert world.check(first) == ("completed", "success")
+    hub.push(pull, {"README.md": "more"})
+    second = world.measure(pull)
+    world.report(second)
+    (comment,) = world.comments(pull)
+    assert f" head={pull.head_sha} run={second.id} " in comment.splitlines()[0]
+    assert world.check(pull.head_sha) == ("completed", "success")
+    assert pull.head_sha != first
+
+
+def test_ingest_keeps_what_there_was(world: World) -> None:
+    """Two merges are measured; the second upload holds or names the records of both."""
+    hub = world.hub
+    runs = [world.ingest()]
+    hub.main.commit("main", {"README.md": "more"}, "more")
+    runs.append(world.ingest())
+    assert "8 older records" in world.log
+    table = history.read_table([])
+    print(table)
+
+
+def test_a_fork(trusted: World) -> None:
+    """Complaint 9, 11: measured with a token that reads, commented by the report."""
+    hub = trusted.hub
+    pull = hub.pull("topic", author="carol", fork=hub.fork("carol"), files={"README.md": "hi"})
+    trusted.report(trusted.measure(pull))
+    (comment,) = trusted.comments(pull)
+    assert trusted.check(pull.head_sha) == ("completed", "success")
+    print(comment)
+
+
+def test_a_control_that_breaks(trusted: World) -> None:
+    """The check fails and the comment says why; the report's own run stays green."""
+    hub = trusted.hub
+    name = "corpus/row_softmax/kernels/row_softmax_torch.py"
+    text = hub.main.git.blob(hub.main.git.entry("main", name)[2]).decode()
+    broken = text.replace(
+        "return e / e.sum(-1, keepdim=True)", "return 1.001 * e / e.sum(-1, keepdim=True)"
+    )
+    assert broken != text
+    pull = hub.pull("broken", author="alice", files={name: broken})
+    trusted.report(trusted.measure(pull))
+    (comment,) = trusted.comments(pull)
+    assert trusted.check(pull.head_sha) == ("completed", "failure")
+    print(comment)
+
+
+def test_approving(trusted: World) -> None:
+    """The line that the comment shows, as a comment: a commit, a reply, a refreshed check."""
+    hub = trusted.hub
+    pull = hub.pull("docs", author="alice", files={"README.md": "words"})
+    trusted.report(trusted.measure(pull))
+    (comment,) = trusted.comments(pull)
+    print(comment)
+    (line,) = re.findall("^ +(/tolcal approve [0-9a-f]{16})$", comment, re.MULTILINE)
+    before = pull.head_sha
+    trusted.command(hub.comment(pull, "mia", line), pull)
+    assert pull.head_sha != before
+    entry = hub.main.git.entry(pull.head_sha, "tolerances.toml")
+    print(hub.main.git.blob(entry[2]).decode())
+    print(trusted.comments(pull))
+    assert trusted.check(pull.head_sha) == ("completed", "success")
