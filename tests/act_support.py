@@ -53,6 +53,8 @@ def copy_workflows(repository: Path, wheels: Path) -> None:
     for name in WORKFLOWS:
         text = (ROOT / ".github" / "workflows" / name).read_text()
         text = text.replace("uses: ./\n", f"uses: {ACTION}\n")
+        # act knows it as little as an older GitHub Enterprise Server, where it is to be taken out.
+        text = re.sub(r"^ +queue: max\n", "", text, flags=re.MULTILINE)
         inputs = f"python: {sys.executable}\n\\1wheelhouse: {wheels}\n"
         text = re.sub(r"^( +)(mode: \w+)\n", rf"\1\2\n\1{inputs}", text, flags=re.MULTILINE)
         (folder / name).write_text(text)

@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli
 from act_support import Act, copy_workflows
 from github_server.state import Run
 from github_world import World
+from pyarrow import parquet
 from test_precommit import git, start
 from tests_support import DATA, ROOT
 
@@ -109,7 +111,7 @@ def trusted(tmp_path_factory: pytest.TempPathFactory, act: Act) -> Iterator[Worl
     made.hub.user("mia", "maintain")
     # As README says: enough cases for a start.
     path = ".github/workflows/tolcal-ingest.yml"
-    workflow = made.hub.main.git.blob(made.hub.main.git.entry("main", path)[2]).decode()
+    workflow = content(made, "main", path)
     many = workflow.replace("mode: run\n", 'mode: run\n          cases: "720"\n')
     made.hub.main.commit("main", {path: many}, "many cases")
     run = made.ingest()
@@ -131,6 +133,18 @@ def calibrated(world: World, run: Run, folder: Path) -> str:
             capture_output=True, env=os.environ | {"PYTHONPATH": str(ROOT)},
         )  # fmt: skip
     return (folder / "tolerances.toml").read_text()
+
+
+def content(world: World, commit: str, path: str) -> str:
+    """A file of a commit, in the repository on GitHub."""
+    entry = world.hub.main.git.entry(commit, path)
+    assert entry is not None
+    return world.hub.main.git.blob(entry[2]).decode()
+
+
+def seeds_of(data: bytes) -> set[int]:
+    """Seeds of the runs in a Parquet file."""
+    return set(parquet.read_table(io.BytesIO(data), columns=["run_seed"])[0].to_pylist())
 
 
 def uploaded(world: World, run: Run) -> bytes:
@@ -155,7 +169,7 @@ def test_the_first_pull_request_ever(world: World) -> None:
     world.report(world.measure(pull, run))
     (comment,) = world.comments(pull)
     assert comment.startswith(f"<!-- tolcal:v1 head={first} run={run.id} attempt=1 -->\n")
-    assert "no history yet" in comment
+    assert "1 result without an approved tolerance" in comment
     assert world.check(first) == ("completed", "success")
     hub.push(pull, {"README.md": "more"})
     second = world.measure(pull)
@@ -169,12 +183,13 @@ def test_the_first_pull_request_ever(world: World) -> None:
 def test_ingest_keeps_what_there_was(world: World) -> None:
     """Two merges are measured; the second upload holds or names the records of both."""
     hub = world.hub
-    runs = [world.ingest()]
+    first = world.ingest()
+    assert "8 of them new to the history, which has 8" in world.log
     hub.main.commit("main", {"README.md": "more"}, "more")
-    runs.append(world.ingest())
-    assert "8 older records" in world.log
-    table = history.read_table([])
-    print(table)
+    second = world.ingest()
+    assert "8 of them new to the history, which has 16" in world.log
+    assert seeds_of(uploaded(world, first)) == {first.id}
+    assert seeds_of(uploaded(world, second)) == {first.id, second.id}
 
 
 def test_a_fork(trusted: World) -> None:
@@ -184,14 +199,14 @@ def test_a_fork(trusted: World) -> None:
     trusted.report(trusted.measure(pull))
     (comment,) = trusted.comments(pull)
     assert trusted.check(pull.head_sha) == ("completed", "success")
-    print(comment)
+    assert comment.splitlines()[1].startswith("### tolcal: no regressions. 1 new tolerance")
 
 
 def test_a_control_that_breaks(trusted: World) -> None:
     """The check fails and the comment says why; the report's own run stays green."""
     hub = trusted.hub
     name = "corpus/row_softmax/kernels/row_softmax_torch.py"
-    text = hub.main.git.blob(hub.main.git.entry("main", name)[2]).decode()
+    text = content(trusted, "main", name)
     broken = text.replace(
         "return e / e.sum(-1, keepdim=True)", "return 1.001 * e / e.sum(-1, keepdim=True)"
     )
@@ -200,7 +215,8 @@ def test_a_control_that_breaks(trusted: World) -> None:
     trusted.report(trusted.measure(pull))
     (comment,) = trusted.comments(pull)
     assert trusted.check(pull.head_sha) == ("completed", "failure")
-    print(comment)
+    assert comment.splitlines()[1].startswith("### tolcal: 1 regression, ")
+    assert "`row_softmax_torch`, `row_softmax/float32`: 4 of 4 cases" in comment
 
 
 def test_approving(trusted: World) -> None:
@@ -209,12 +225,17 @@ def test_approving(trusted: World) -> None:
     pull = hub.pull("docs", author="alice", files={"README.md": "words"})
     trusted.report(trusted.measure(pull))
     (comment,) = trusted.comments(pull)
-    print(comment)
-    (line,) = re.findall("^ +(/tolcal approve [0-9a-f]{16})$", comment, re.MULTILINE)
+    (line,) = re.findall("^(/tolcal approve [0-9a-f]{16})$", comment, re.MULTILINE)
     before = pull.head_sha
     trusted.command(hub.comment(pull, "mia", line), pull)
     assert pull.head_sha != before
-    entry = hub.main.git.entry(pull.head_sha, "tolerances.toml")
-    print(hub.main.git.blob(entry[2]).decode())
-    print(trusted.comments(pull))
+    text = content(trusted, pull.head_sha, "tolerances.toml")
+    assert text.startswith(content(trusted, before, "tolerances.toml").rstrip())
+    cell = tomli.loads(text)["row_softmax"]["float16"]
+    assert (cell["approved"]["by"], cell["approved"]["pr"]) == ("mia", pull.number)
+    assert line.endswith(cell["approved"]["digest"])
+    refreshed, reply = trusted.comments(pull)
+    assert f" head={pull.head_sha} " in refreshed.splitlines()[0]
+    assert refreshed.splitlines()[1].startswith("**tolcal: no regressions, nothing to decide.**")
+    assert "Approved for `mia`: 1 cell (`row_softmax/float16`)" in reply
     assert trusted.check(pull.head_sha) == ("completed", "success")
