@@ -49,7 +49,6 @@ OPERATIONS = (
     "POST git/blobs",
     "GET git/commits/{commit_sha}",
     "POST git/commits",
-    "GET git/matching-refs/{ref}",
     "GET git/ref/{ref}",
     "POST git/refs",
     "PATCH git/refs/{ref}",
