@@ -114,8 +114,8 @@ def prune(full: dict[str, Any]) -> dict[str, Any]:
         part = _strip(full["components"][kind][name])
         pruned["components"].setdefault(kind, {})[name] = part
         waiting |= _references(part)
-    for kind, parts in pruned["components"].items():
-        pruned["components"][kind] = dict(sorted(parts.items()))
+    found = pruned["components"]
+    pruned["components"] = {kind: dict(sorted(found[kind].items())) for kind in sorted(found)}
     return pruned
 
 
