@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from github_server import description, forms, prune, routing, web
-from github_server.git import Git
+from github_server.git import Git, Person
 from github_support import Hub, client, hub
 
 from tolcal.github.client import ApiError, NotFound
@@ -189,6 +189,14 @@ def test_commits_through_the_api_are_signed_and_others_are_not(hub: Hub, pull: i
     named = body | {"author": {"name": "alice", "email": hub.user("alice").email}}
     other = calls.post("git/commits", named, done=None)
     assert other["verification"]["verified"] is False
+
+
+def test_a_commit_may_be_of_no_account(hub: Hub, pull: int) -> None:
+    """GitHub says null where the e-mail is nobody's."""
+    sha = hub.main.commit("feature", {"b": "1"}, author=Person("x", "x@y.invalid", "1 +0000"))
+    found = [client(hub).get(f"commits/{sha}"), *client(hub).pages(f"pulls/{pull}/commits")]
+    assert [one["author"] and one["author"]["login"] for one in found] == [None, "alice", None]
+    assert found[0]["commit"]["author"]["email"] == "x@y.invalid"
 
 
 def test_a_role_is_more_than_a_permission(hub: Hub, pull: int) -> None:

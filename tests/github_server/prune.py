@@ -79,6 +79,9 @@ _LEFT_OUT = (
 )  # fmt: skip
 
 
+_NULL = {"enum": [None], "nullable": True}
+
+
 def prune(full: dict[str, Any]) -> dict[str, Any]:
     """Those operations and what they refer to; pruning again changes nothing."""
     paths: dict[str, Any] = {}
@@ -133,8 +136,12 @@ def _strip(node: Any, names: bool = False) -> Any:
             kept[key] = value
         elif names or not (key in _LEFT_OUT or key.startswith("x-")):
             kept[key] = _strip(value, names=key in ("properties", "schemas") and not names)
+    # What may be null is so meant by GitHub; OpenAPI 3.0 wants the null among the values, too.
     if node.get("nullable") is True and None not in node.get("enum", [None]):
-        kept["enum"] = [*node["enum"], None]  # as GitHub means it, and OpenAPI 3.0 wants it
+        kept["enum"] = [*node["enum"], None]
+    for word in ("oneOf", "anyOf"):
+        if node.get("nullable") is True and word in node and _NULL not in node[word]:
+            kept[word] = [*kept[word], _NULL]
     # The description of an answer is required by OpenAPI.
     if not names and "description" in node and ("content" in node or "headers" in node):
         kept["description"] = ""
