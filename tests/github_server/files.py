@@ -229,13 +229,6 @@ def _ref(call: Call, name: str, sha: str) -> dict[str, Any]:
     return fill("git-ref", {"ref": name, "object": {"sha": sha, "type": kind}})
 
 
-@route("GET", "git/matching-refs/{ref}", READ)
-def matching(call: Call) -> Answer:
-    """All that start so."""
-    found = call.repository.git.refs(f"refs/{call.values['ref']}")
-    return Answer([_ref(call, name, sha) for name, sha in found.items()])
-
-
 @route("POST", "git/refs", WRITE)
 def create_ref(call: Call) -> Answer:
     """A new branch or tag."""
