@@ -98,11 +98,10 @@ def request(
     made = Request(
         method.lower(), path, RequestParameters(query=ImmutableMultiDict(query)), body or None
     )
-    if body or "requestBody" in described or names:
-        try:
-            _openapi().validate_request(made)
-        except OpenAPIError as error:
-            raise Violation(f"{method} {path}: {_reasons(error)}") from None
+    try:
+        _openapi().validate_request(made)
+    except OpenAPIError as error:
+        raise Violation(f"{method} {path}: {_reasons(error)}") from None
     return made
 
 

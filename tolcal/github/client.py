@@ -186,23 +186,30 @@ class Client:
             if not last:
                 self._sleep(wait)
                 waited, tried = waited + wait, tried + 1
-            if done is not None and (unclear or not last) and (found := done()) is not None:
-                return found
+            final = _final(result.error, tried, waited)
+            if done is not None and (unclear or not last):
+                try:
+                    found = done()
+                except ApiError as error:
+                    raise _also(final, f"; looking it up failed, too: {error}") from None
+                if found is not None:
+                    return found
+            elif unclear and not safe:
+                final = _also(final, "; whether it took effect is not known")
             if last:
-                unknown = unclear and not safe and done is None
-                raise _final(result.error, tried, waited, unknown) from None
+                raise final from None
 
     def _decode(self, call: str, reply: Reply) -> Any:
         try:
             return msgspec.json.decode(reply.body)
         except (msgspec.DecodeError, RecursionError):
-            start = reply.body[:40].decode("utf-8", "replace")
+            start = self._transport.mask(reply.body)[:40].decode("utf-8", "replace")
             return self._unread(call, reply, f"what is no JSON, but starts {start!r}")
 
     def _unread(self, call: str, reply: Reply, text: str) -> Trouble:
         """A success whose answer is of no use: what it did is not known."""
-        error = self._transport.error(call, f"GitHub answered {reply.status} with {text}")
-        return Trouble(type(error)(str(error), call=call, status=reply.status), unclear=True)
+        text = f"GitHub answered {reply.status} with {text}"
+        return Trouble(self._transport.error(call, text, reply.status), unclear=True)
 
     def _elements(
         self, call: str, reply: Reply, key: str | None
@@ -240,11 +247,11 @@ class Client:
         return Trouble(kind(text, call=call, status=reply.status))
 
 
-def _final(error: ApiError, tried: int, waited: float, unknown: bool) -> ApiError:
+def _final(error: ApiError, tried: int, waited: float) -> ApiError:
     """The error with what was tried."""
-    text = str(error)
-    if tried:
-        text += f" (repeated {tried} times in {waited:.0f} s)"
-    if unknown:
-        text += "; whether it took effect is not known"
-    return type(error)(text, call=error.call, status=error.status)
+    return _also(error, f" (repeated {tried} times in {waited:.0f} s)" if tried else "")
+
+
+def _also(error: ApiError, text: str) -> ApiError:
+    """The same error with more words."""
+    return type(error)(f"{error}{text}", call=error.call, status=error.status)

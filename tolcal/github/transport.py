@@ -89,7 +89,7 @@ class Transport:
         if 200 <= reply.status < 300:
             return reply
         if reply.own:
-            body = self._mask(reply.body)
+            body = self.mask(reply.body)
             return errors.of_reply(
                 request.call, self.where, reply.status, reply.headers, body, now, tried
             )
@@ -168,9 +168,9 @@ class Transport:
         return msgspec.structs.replace(request, url=url, query={})
 
     def _said(self, call: str, text: str) -> str:
-        return self._mask(f"{call} of {self.where}: {text}".encode()).decode()
+        return self.mask(f"{call} of {self.where}: {text}".encode()).decode()
 
-    def _mask(self, text: bytes) -> bytes:
+    def mask(self, text: bytes) -> bytes:
         """Without the token, should anything have echoed it."""
         return text.replace(self._token.encode(), b"***")
 
