@@ -20,7 +20,7 @@ from action_support import copy_action, listing, wheelhouse
 from ruamel.yaml import YAML
 from tests_support import DATA, ROOT
 
-from tolcal.cli import build_parser
+from tolcal.cli import build_parser, hosting
 
 ACTION: dict[str, Any] = YAML(typ="safe", pure=True).load((ROOT / "action.yml").read_text())
 INSTALL, START = ACTION["runs"]["steps"]
@@ -75,6 +75,20 @@ def test_command_lines_are_understood(mode: str) -> None:
         assert args.run_workflow == ".github/workflows/a.yml"
         assert args.ingest_workflow == ".github/workflows/b.yml"
         assert (args.tighten_permission, args.widen_permission) == ("admin", "admin")
+
+
+def test_trusted_jobs_read_the_same_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Complaint 16: the corpus of pyproject.toml is the one in all modes; an input is above it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pyproject.toml").write_text('[tool.tolcal]\ncorpus = "kernels"\n')
+    for mode in ("report", "command", "ingest"):
+        plain = build_parser().parse_args(start.arguments(variables(mode), {}))
+        assert hosting.inputs(plain).corpus == "kernels"
+        assert hosting.inputs(plain).tolerances == "tolerances.toml"
+        given = build_parser().parse_args(start.arguments(variables(mode, corpus="ops"), {}))
+        assert hosting.inputs(given).corpus == "ops"
 
 
 def test_defaults_leave_settings_alone() -> None:
