@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -12,7 +14,6 @@ from tests_support import ROOT
 #: What GitHub's copy of the action must hold.
 PARTS = ("action.yml", "action", "tolcal", "pyproject.toml", "constraints.txt", "README.md",
          "LICENSE", "CHANGELOG.md")  # fmt: skip
-PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q")
 
 
 def copy_action(folder: Path) -> Path:
@@ -38,8 +39,11 @@ def listing(folder: Path) -> dict[str, bytes | None]:
 
 
 def wheelhouse(folder: Path, *, built: bool) -> Path:
-    """A folder with tolcal's wheel, or with the build backend that makes it."""
-    what = ("wheel", "--no-deps", "-w", str(folder), str(ROOT))
-    backend = ("download", "-d", str(folder), "hatchling")
-    subprocess.run([*PIP, *(what if built else backend)], check=True, capture_output=True)
+    """A folder with tolcal's wheel, or with the build backend that makes it: as documented."""
+    text = (ROOT / "docs" / "github.md").read_text()
+    wheel, backend = re.search("^```sh\n(.*\n)(.*\n)```", text, re.MULTILINE).groups()  # type: ignore[union-attr]
+    program, *arguments = shlex.split(wheel if built else backend)
+    assert program == "python"
+    command = [sys.executable, *(str(folder) if a == "out/wheelhouse" else a for a in arguments)]
+    subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
     return folder
