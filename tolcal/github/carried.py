@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -221,15 +221,13 @@ def load(client: Client, artifact: Artifact) -> Loaded:
 # --- the next part --------------------------------------------------------------------------
 
 
-def write(
-    path: Path, past: Carried, fresh: pa.Table, job: Job, now: datetime | None = None
-) -> Manifest | None:
+def write(path: Path, past: Carried, fresh: pa.Table, job: Job, now: datetime) -> Manifest | None:
     """Writes the next part for upload: ``fresh`` (which ``past`` lacks), with what it takes in.
 
     None, and no file, if there is nothing to add or to carry. TolcalError if the parts would then
     hold less than before.
     """
-    taken, left = _divided(past, len(fresh), now or datetime.now(UTC))
+    taken, left = _divided(past, len(fresh), now)
     if not taken and not len(fresh) and past.read and not past.given_up:
         return None
     table = tables.union(fresh, *(one.table for one in taken))

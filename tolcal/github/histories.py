@@ -40,4 +40,5 @@ def read(client: Client, inputs: Inputs, job: Job) -> Trusted:
     path = Path(inputs.history)
     table = history.read_table([path])
     notes = () if len(table) else (f"no history yet: {path}",)
-    return Trusted(table, notes, len(list(path.glob("*.parquet"))) if path.is_dir() else 1)
+    shards = len(list(path.glob("*.parquet"))) if path.is_dir() else int(path.exists())
+    return Trusted(table, notes, shards)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,12 +63,12 @@ def main(inputs: Inputs, job: Job, token: str) -> int:
     return run(Client(job, token), inputs, job)
 
 
-def run(client: Client, inputs: Inputs, job: Job) -> int:
-    """The same with a client."""
+def run(client: Client, inputs: Inputs, job: Job, now: datetime | None = None) -> int:
+    """The same with a client, at a time that tests choose."""
     home = trust.home(client, job)
     _check_trigger(job, home)
     sound = Sound(_records(client, job), _approved(Path(inputs.tolerances)))
-    done = _store(client, inputs, job, home, sound)
+    done = _store(client, inputs, job, home, sound, now or datetime.now(UTC))
     lines = _said(done, sound, job)
     for line in lines:
         sys.stderr.write(f"tolcal: {one_line(line, 2000)}\n")
@@ -113,9 +114,11 @@ def _approved(path: Path) -> Tolerances:
     return approved
 
 
-def _store(client: Client, inputs: Inputs, job: Job, home: Home, sound: Sound) -> Done:
+def _store(
+    client: Client, inputs: Inputs, job: Job, home: Home, sound: Sound, now: datetime
+) -> Done:
     if inputs.history == "artifact":
-        return _as_artifact(client, inputs, job, home, sound)
+        return _as_artifact(client, inputs, job, home, sound, now)
     if inputs.history == "branch":
         message = f"Records of run {job.run_id}\n\nMeasured at {job.sha}.\n"
         return Done(*branches.update(client, inputs.history_branch, sound, message))
@@ -128,7 +131,9 @@ def _store(client: Client, inputs: Inputs, job: Job, home: Home, sound: Sound) -
     return Done(len(added), len(past) + len(added))
 
 
-def _as_artifact(client: Client, inputs: Inputs, job: Job, home: Home, sound: Sound) -> Done:
+def _as_artifact(
+    client: Client, inputs: Inputs, job: Job, home: Home, sound: Sound, now: datetime
+) -> Done:
     given = job.payload.get("inputs")
     accepted = given.get("accept-loss") if isinstance(given, dict) else None
     accept_loss = job.event == "workflow_dispatch" and accepted in ("true", True)
@@ -138,11 +143,14 @@ def _as_artifact(client: Client, inputs: Inputs, job: Job, home: Home, sound: So
         note = f"run {job.run_id} uploaded its part in an earlier attempt, which stays as it is"
         return Done(0, len(past.table), (*past.notes, note))
     folder = inputs.out / UPLOAD
-    manifest = carried.write(folder / carried.MEMBER, past, fresh, job)
+    manifest = carried.write(folder / carried.MEMBER, past, fresh, job, now)
     if manifest is None:
         return Done(0, len(past.table), past.notes)
-    carries = plural(manifest.rows - len(fresh), "older record")
-    note = f"the upload carries {carries} forward and relies on {len(manifest.parts)} others"
+    rest = f"; {plural(len(manifest.parts), 'earlier artifact')} hold the rest"
+    note = (
+        f"for upload: {plural(manifest.rows, 'record')}, {manifest.rows - len(fresh)} of them older"
+        f"{rest if manifest.parts else ''}"
+    )
     return Done(len(fresh), manifest.total, (*past.notes, note), folder)
 
 
