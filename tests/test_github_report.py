@@ -6,11 +6,10 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
-from github_server.state import Pull, Run
+from github_server.state import Run
 from github_site import (
     APPROVED,
     BAD,
