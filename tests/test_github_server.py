@@ -274,6 +274,17 @@ def test_git_itself_reads_the_repository(hub: Hub, pull: int, tmp_path: Path) ->
     subprocess.run([git, "fsck", "--strict"], cwd=hub.main.git.path, check=True, timeout=60)
 
 
+def test_what_is_remembered_of_git_never_changes(hub: Hub, pull: int) -> None:
+    """Answers on refs are always asked for anew."""
+    git, one = hub.main.git, hub.main.pulls[pull]
+    first = one.head_sha
+    assert git.log("feature") == [first, one.base_sha]
+    assert git.log(f"{one.base_sha}..{first}") == [first]
+    second = hub.push(one, {"b": "1"})
+    assert git.log("feature") == [second, first, one.base_sha]
+    assert git.entry("feature", "b") is not None
+
+
 def test_renames_and_deep_paths(tmp_path: Path) -> None:
     git = Git(tmp_path / "r.git")
     content = "".join(f"line {n}\n" for n in range(30))
