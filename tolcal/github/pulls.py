@@ -103,7 +103,7 @@ def file(client: Client, path: str, ref: str) -> bytes | None:
     except NotFound:
         return None
     except ApiError as error:
-        if type(error) is not ApiError or error.status is not None:
+        if type(error) is not ApiError or error.status not in (None, 200):
             raise
         # A folder is answered with a list.
         raise TolcalError(f"{path}: no plain file at {ref[:12]}") from None
