@@ -8,7 +8,7 @@ BIN = $(VENV)/bin
 help:
 	@echo "make demo    install into $(VENV) and run the main job on this machine, without a GPU"
 	@echo "make test    install and run the tests"
-	@echo "make lint    ruff and the type checker"
+	@echo "make lint    ruff, the type checker, and the linters of workflows"
 	@echo "make format  put the code into shape"
 
 $(VENV)/installed: pyproject.toml constraints.txt
@@ -29,6 +29,8 @@ lint: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/zizmor --quiet --offline --no-progress --strict-collection --persona=auditor .github action.yml
+	$(BIN)/actionlint
 
 format: $(VENV)/installed
 	$(BIN)/ruff check --fix .

@@ -26,7 +26,7 @@ from tolcal.model import (
     Tolerance,
     Verdict,
 )
-from tolcal.report.document import Document
+from tolcal.report.document import Document, OnPull, Remark
 
 GOLDEN = DATA / "golden"
 KINDS: tuple[FindingKind, ...] = (
@@ -175,6 +175,27 @@ def busy() -> Document:
     return Document(proposal, verdict, base="77b0d12" + "0" * 33, attempt="1")
 
 
+def pull() -> Document:
+    """The same as the trusted job shows it, with all that can be wrong beside the numbers."""
+    on = OnPull(
+        number=41,
+        run=123,
+        report_url="https://github.com/o/kernels/actions/runs/124#artifacts",
+        counted=("softmax/float16",),
+        unapproved=(Remark("gelu/float16", "no comment of a maintainer approves it"),),
+        unmeasured=(Remark("gelu_triton", "no record of it is in the run"),),
+        unusable=(Remark("tolerances.toml:12", "softmax.float32.atol: expected a number"),),
+        notes=("1 artifact of the history has expired",),
+        self_approval=True,
+    )
+    return msgspec.structs.replace(busy(), pull=on)
+
+
+def quiet_pull() -> Document:
+    """Nothing to decide, on a pull request."""
+    return msgspec.structs.replace(quiet(), attempt="2", pull=OnPull(41, 123, "https://x.test/y"))
+
+
 def quiet() -> Document:
     """Nothing to decide."""
     caught = make_finding("caught", kernel="softmax_llm_buggy", exceeding=64, cases=96)
@@ -223,7 +244,12 @@ def hostile(words: str) -> Document:
     verdict = make_verdict(
         *findings, environment=words, statuses={"skipped": 3}, skipped_reasons={words: 3}
     )
-    return Document(proposal, verdict, base=words, attempt=words)
+    remarks = (Remark(words, words),)
+    pull = OnPull(
+        41, 123, counted=(words,), unapproved=remarks, unmeasured=remarks, unusable=remarks,
+        notes=(words,), self_approval=True,
+    )  # fmt: skip
+    return Document(proposal, verdict, base=words, attempt=words, pull=pull)
 
 
 def crowd(count: int, **changes: Any) -> Document:
@@ -308,6 +334,8 @@ def many() -> Document:
 #: What every format has a golden file of.
 DOCUMENTS: dict[str, Callable[[], Document]] = {
     "quiet": quiet,
+    "quiet_pull": quiet_pull,
+    "pull": pull,
     "busy": busy,
     "broken": broken,
     "hostile": hostile_names,

@@ -503,7 +503,7 @@ def test_bad_line(tmp_path: Path, what: str, suffix: str) -> None:
     assert tree(tmp_path) == before
 
 
-#: What an untrusted file may say and a reader must refuse, and what happens instead today.
+#: What an untrusted file may say and a reader must refuse.
 TRICKS: dict[str, bytes] = {
     "no float32": changed(stats__max_abs=0.1),
     "roundoff no float32": changed(roundoff=0.1),
@@ -519,6 +519,21 @@ TRICKS: dict[str, bytes] = {
     "ok without statistics": changed(stats=None),
     "unknown statistic": changed(stats__colour=1),
     "unknown key of a case": changed(case__colour=1),
+    "key twice": RECORD.replace(b'"status":"ok"', b'"status":"ok","status":"ok"'),
+    "key twice, once escaped": RECORD.replace(
+        b'"status":"ok"', b'"status":"ok","stat\\u0075s":"ok"'
+    ),
+    "key twice, beside a text with colons": changed(
+        status="crashed", stats=None, reason="a: b:"
+    ).replace(b'"seed": 1', b'"seed": 2, "seed": 1'),
+    "record twice": RECORD.rstrip().removesuffix(b"}") + b"," + RECORD[1:],
+    "statistic twice": RECORD.replace(b'"max_abs":', b'"max_abs":0.0,"max_abs":'),
+    "largest residual nan": changed(stats__residual_max="nan"),
+    "negative largest error": changed(stats__max_abs=-1.0),
+    "NaN as Python writes it": RECORD.replace(b'"max_abs":0.0', b'"max_abs":NaN'),
+    "a number of 5000 digits, and a colon": changed(reason=":").replace(
+        b'"count": 4096', b'"count": ' + b"9" * 5000
+    ),
     "deep": b'{"record":{"stats":{"envelope":' + b"[" * 20000 + b"]" * 20000 + b"}}}\n",
 }
 
@@ -534,6 +549,32 @@ def test_untrusted_line(tmp_path: Path, what: str) -> None:
         assert str(error).startswith(f"{path}:2: ")  # noqa: PT017
     else:
         pytest.fail("accepted")
+
+
+def test_colons_are_no_keys(tmp_path: Path) -> None:
+    """A reason full of colons and quotes is text, however the count of keys goes about it."""
+    reason = 'RuntimeError: "a": {"a": 1, "a": 2}'
+    record = make_record(status="crashed", stats=None, reason=reason)
+    with jsonlines.Writer(tmp_path / "r.jsonl.gz") as writer:
+        writer.write(record.run)
+        writer.write(record)
+    assert [r.reason for r in jsonlines.read(tmp_path / "r.jsonl.gz")] == [reason]
+
+
+def test_limits_of_bytes() -> None:
+    """Records in memory: one record or one byte over what the caller allows is refused."""
+    lines = [RUN, RECORD, RECORD, b'{"end":2}\n']
+    data, size = gzip.compress(b"".join(lines)), len(b"".join(lines))
+    assert len(list(jsonlines.read_bytes("it", data, 2, size))) == 2
+    for records, most, says in (
+        (1, size, "it:3: over the limit of 1 records"),
+        (2, size - 1, f"it:4: over the limit of {size - 1} bytes when unpacked"),
+    ):
+        with pytest.raises(TolcalError) as caught:
+            list(jsonlines.read_bytes("it", data, records, most))
+        assert str(caught.value) == says
+    with pytest.raises(TolcalError, match=r"^it: cut or damaged after line "):
+        list(jsonlines.read_bytes("it", data[:-9], 2, size))
 
 
 # --- questions ------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ from report_support import (
 
 from tolcal.model import FindingKind, Proposal, TolcalError, Verdict
 from tolcal.report import FORMATS, document, markdown, terminal, text
-from tolcal.report.document import Document
+from tolcal.report.document import Document, OnPull, Remark
 
 # --- goldens --------------------------------------------------------------------------------
 
@@ -147,7 +147,7 @@ def test_cut_tables_stay_tables() -> None:
     ]
     cells = [make_cell(f"op{n}") for n in range(markdown.ROWS + 5)]
     rendered = markdown.comment(Document(make_proposal(*cells), make_verdict(*findings)))
-    assert rendered.count("…and 5 more in the report.") == 8
+    assert rendered.count("…and 5 more in the report.") == 9
     assert [len(rows) for rows in tables(rendered)] == [markdown.ROWS + 1] * 2
 
 
@@ -173,6 +173,36 @@ def test_the_marker_is_the_first_line() -> None:
     head = "3f2a91c" + "0" * 33
     assert first == f"<!-- tolcal:v1 head={head} run=9c1e7a40d2b86f13 attempt=1 -->"
     assert markdown.comment(Document(make_proposal())).startswith("<!-- tolcal:v1 head=none ")
+
+
+def test_an_address_that_is_none_is_no_link() -> None:
+    """P.json may come from anyone: nothing but a plain web address becomes a link."""
+    for address in ("javascript:alert(1)", "https://x) [y](https://z", "https://x\n::error::", ""):
+        for made in (quiet(), busy()):
+            on = msgspec.structs.replace(made, pull=OnPull(41, 1, address))
+            assert "[Report]" not in markdown.comment(on)
+
+
+def test_what_has_no_approved_tolerance_is_counted() -> None:
+    """A kernel that nothing judges is said to be so, folded or in the one line."""
+    alone = make_finding("uncalibrated", exceeding=0, observed=None, allowed=None, over=None)
+    one = markdown.comment(Document(make_proposal(), make_verdict(alone)))
+    assert "; 0 cells unchanged, 1 result without an approved tolerance; " in one
+    drift = make_finding("drift", kernel="other")
+    folded = markdown.comment(Document(make_proposal(), make_verdict(alone, drift)))
+    assert "0 uncalibrated, 1 result without an approved tolerance; " in folded
+    assert "- `softmax_triton`, `softmax/float16`: 36 cases\n" in folded
+
+
+def test_what_blocks_beside_the_numbers_is_never_folded() -> None:
+    """A tolerance changed without approval is no quiet pull request."""
+    remark = (Remark("gelu/float16", "why"),)
+    for name in ("unapproved", "unmeasured", "unusable"):
+        on = OnPull(41, 1, **{name: remark})
+        made = msgspec.structs.replace(quiet(), pull=on)
+        assert made.blocks
+        assert "- `gelu/float16`: why\n" in markdown.comment(made).split("<details>")[0]
+        assert "nothing to decide" not in markdown.comment(made)
 
 
 def test_every_finding_can_be_replayed() -> None:
@@ -584,9 +614,9 @@ def test_five_thousand_findings_of_every_kind_fit() -> None:
     shown = 5000 - left[0]
     assert 1 <= shown <= markdown.ROWS
     # regression, crashed, drift, cells to approve (two states), newly caught (half), false
-    # positives; then, folded: uncalibrated, escaped as before, caught
+    # positives; then, folded: uncalibrated, not judged, escaped as before, caught
     assert left[:6] == [n - shown for n in (*[5000] * 3, 10_000, 2500, 5000)]
-    assert left[6:] == [4999] * 3  # the fold goes first
+    assert left[6:] == [4999] * 4  # the fold goes first
     assert "5000 regressions" in rendered
 
 

@@ -269,6 +269,54 @@ def test_crlf_stays(tmp_path: Path) -> None:
     assert b"# softmax: ask Ada before touching\r\n" in path.read_bytes()
 
 
+COMMENTS = st.from_regex(r"[a-z =\[\]'\"#.]{0,30}", fullmatch=True)
+
+
+def spelled(cell: Cell, number: str, note: str, sub: bool) -> str:
+    """A cell as hands write one: notes, odd spacing, a pair inline or as a table."""
+    name, pair = ".".join(cell), f"{{ rtol = {number},atol={number} }}"
+    table = f"  [{name}.allclose]   # {note}\n  rtol = {number}\n  atol={number}\n"
+    return (
+        f"#{note}\n[{name}]  # {note}\nscaled_tol = 8.0\n# {note}\natol  =  {number}   # {note}\n"
+        + (table if sub else f"allclose = {pair} # {note}\n")
+        + "\n"
+    )
+
+
+@FEW
+@given(data=st.data(), newline=st.sampled_from(["\n", "\r\n"]))
+def test_an_edit_keeps_the_rest_byte_for_byte(data: st.DataObject, newline: str) -> None:
+    """Order, comments, spacing, line ends and every cell that is not named, whatever is."""
+    cells = data.draw(
+        st.lists(st.tuples(NAMES, st.sampled_from(list(DTYPES))), min_size=1, max_size=5,
+                 unique=True)
+    )  # fmt: skip
+    parts = {
+        cell: spelled(
+            cell,
+            data.draw(st.sampled_from(["1e-7", "0.000_1", "2.50E-3", "1"])),
+            data.draw(COMMENTS),
+            data.draw(st.booleans()),
+        ).replace("\n", newline)
+        for cell in cells
+    }
+    start = f"# ours{newline}schema = 1{newline}{newline}"
+    text = start + "".join(parts.values())
+    changed = set(data.draw(st.lists(st.sampled_from(cells), unique=True)))
+    after = tolerances.edited(text, dict.fromkeys(changed, make()), "t.toml")
+    rest = after
+    for piece in [start, *(part for cell, part in parts.items() if cell not in changed)]:
+        before, found, rest = rest.partition(piece)
+        assert found, (piece, after)
+        # Between what stays there is nothing but the cells that were changed.
+        assert {header.split("]")[0] for header in before.split("\n[")[1:]} <= {
+            f"{'.'.join(cell)}{end}" for cell in changed for end in ("", ".evidence", ".approved")
+        }
+    assert tolerances.of_text(after, "t.toml") == tolerances.of_text(text, "t.toml") | (
+        dict.fromkeys(changed, make())
+    )
+
+
 def test_the_comment_and_blank_line_before_the_next_cell_stay(tmp_path: Path) -> None:
     """What stands between a replaced cell and the next header belongs to the next."""
     text = HAND.replace("[attention.bfloat16]", "# attention: see #41\n[attention.bfloat16]")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -40,6 +40,7 @@ def compare(
     baseline: Baseline,
     legacy: Mapping[Cell, float] | None = None,
     kernels: Mapping[str, Kernel] | None = None,
+    changed: Collection[str] | None = None,
 ) -> Verdict:
     """Judges every kernel and dtype of a run.
 
@@ -50,6 +51,8 @@ def compare(
         baseline: sources and environments that the trusted history has seen, this run excluded.
         legacy: hand-picked atol by cell, the "before" of a cell with nothing approved.
         kernels: by name, for where a finding's file is and what a buggy kernel has wrong.
+        changed: names of the kernels that count as changed, whatever the records say of their
+            sources; None: those with a source that the baseline has not seen.
 
     A cell without an approved tolerance is judged for information by the proposed one: it can
     show which buggy kernels would be caught, and never blocks.
@@ -63,21 +66,21 @@ def compare(
     findings: list[Finding] = []
     for (kernel, dtype), group in groups.items():
         cell = (group[0].case.op, dtype)
-        changed = _changed(group[0], baseline)
+        new = _changed(group[0], baseline, changed)
         broken = [r for r in group if r.status in ("crashed", "timeout")]
         if broken:
-            findings.append(_crashed(broken, len(group), changed))
+            findings.append(_crashed(broken, len(group), new))
         ran = [r for r in group if r.status == "ok" and r.stats is not None]
         if not ran:
             continue
         present, future = (_in_units_of(t.get(cell), ran[0].roundoff) for t in (approved, proposed))
         if group[0].role == "control":
-            finding = _control(ran, present, changed, baseline)
+            finding = _control(ran, present, new, baseline)
         else:
             was = before.get((kernel, dtype))
             known = was is not None and was.flagged > 0
             hand = (legacy or {}).get(cell)
-            finding = _buggy(ran, present, future, hand, changed, known)
+            finding = _buggy(ran, present, future, hand, new, known)
         if finding is not None:
             findings.append(finding)
     findings = [_of(f, (kernels or {}).get(f.kernel)) for f in findings]
@@ -108,7 +111,10 @@ def _of(finding: Finding, kernel: Kernel | None) -> Finding:
 
 
 def regressed(
-    records: Sequence[Record], approved: Tolerances, baseline: Baseline
+    records: Sequence[Record],
+    approved: Tolerances,
+    baseline: Baseline,
+    changed: Collection[str] | None = None,
 ) -> frozenset[tuple[str, str]]:
     """(kernel, dtype) of changed controls that exceed: their records must not enter a fit."""
     groups: dict[tuple[str, str], list[Record]] = {}
@@ -120,13 +126,15 @@ def regressed(
         for key, group in groups.items()
         if (tolerance := _in_units_of(approved.get((group[0].case.op, key[1])), group[0].roundoff))
         is not None
-        and _changed(group[0], baseline)
+        and _changed(group[0], baseline, changed)
         and bounds.exceeds(judged(group), tolerance).any()
     )
 
 
-def _changed(record: Record, baseline: Baseline) -> bool:
+def _changed(record: Record, baseline: Baseline, changed: Collection[str] | None) -> bool:
     """Whether the kernel, its reference or its contract is not what the history last saw."""
+    if changed is not None:
+        return record.kernel in changed
     hashes = (record.kernel_hash, record.reference_hash, record.op_hash)
     return hashes not in baseline.sources.get((record.kernel, record.case.dtype), frozenset())
 

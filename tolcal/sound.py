@@ -95,6 +95,12 @@ def check_stats(stats: ErrorStats) -> None:
                 f"{name} has {len(points)} points, {len(ENVELOPE_GRID)} expected"
             )
     require(stats.bias is None or abs(stats.bias) <= 1.0, "bias is not in -1 to 1")
+    for name in ("max_abs", "residual_max", "scaled_max", "scaled_max_abs"):
+        most = cast("float | None", getattr(stats, name))
+        require(most is None or not most < 0, f"{name} is negative")
+        # The output itself may be nan: the kernel's fault, which max_abs tells.
+        known = most is None or name == "max_abs" or not math.isnan(most)
+        require(known, f"{name} is nan")
     for name in ("envelope", "envelope_abs"):
         points = cast("tuple[float, ...]", getattr(stats, name) or (0.0,))
         falling = all(a >= b >= 0 for a, b in itertools.pairwise((*points, 0.0)))

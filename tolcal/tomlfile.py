@@ -36,19 +36,24 @@ def read(path: Path) -> tuple[dict[str, Any], str]:
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
         raise NotTomlError(f"{path}:{line}: not UTF-8; save the file as UTF-8") from None
+    return loads(text, path), text
+
+
+def loads(text: str, name: str | Path) -> dict[str, Any]:
+    """The content of a TOML text; the NotTomlError calls the file that it is of ``name``."""
     try:
-        return tomli.loads(text), text
+        return tomli.loads(text)
     except tomli.TOMLDecodeError as error:
         # tomli's message is "reason (at line L, column C)" or "... (at end of document)"
         reason, _, _ = str(error).partition(" (at ")
         twice = " twice" in reason or "overwrite" in reason
         remedy = "keep one of the two" if twice else "mend the syntax there"
         raise NotTomlError(
-            f"{path}:{error.lineno}:{error.colno}: not TOML: {reason}; {remedy}"
+            f"{name}:{error.lineno}:{error.colno}: not TOML: {reason}; {remedy}"
         ) from None
     except (RecursionError, ValueError):  # ValueError: an integer of thousands of digits
         raise NotTomlError(
-            f"{path}: nested too deeply, or a number too long, to be one of tolcal's files"
+            f"{name}: nested too deeply, or a number too long, to be one of tolcal's files"
         ) from None
 
 

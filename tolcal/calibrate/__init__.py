@@ -40,7 +40,6 @@ from tolcal.model import (
     HeldOut,
     Proposal,
     RunSummary,
-    TolcalError,
     Tolerance,
     Tolerances,
     digest,
@@ -85,18 +84,13 @@ def calibrate(
         approved: the tolerances in force.
         legacy: hand-picked atol by cell, the "before" where nothing is approved.
 
-    Raises:
-        TolcalError: if the history holds no record of a control that ran.
+    Without a record of a control that ran, the proposal has no cells.
     """
     approved, legacy = approved or {}, legacy or {}
     good = frame[(frame["status"] == "ok") & (frame["roundoff"] > 0)]
     controls = controls_of(good[good["role"] == "control"])
-    if not controls:
-        raise TolcalError(
-            "the history holds no record of a control that ran; measure some first "
-            "(`tolcal run --repeat N`) or check --history"
-        )
-    buggy = good[good["role"] == "buggy"]
+    # A pull request's word is no evidence of recall either.
+    buggy = good[(good["role"] == "buggy") & (good["origin"] != "pull_request")]
     if rule == "paper":
         fitted = {(c.kernel, c.dtype): sorted(set(c.device)) for c in controls}
     else:
@@ -376,7 +370,8 @@ def _notes(
             f"{broken} control rows have non-finite values where the reference has none, or the "
             "other way round: no tolerance covers them, and they are left out of the fit"
         )
-    for device, rows in good.groupby("device", observed=True, sort=True):
+    trusted = good[good["origin"] != "pull_request"]
+    for device, rows in trusted.groupby("device", observed=True, sort=True):
         classes = set(rows["device_class"].astype(str))
         used = any(classes & set(devices) for devices in fitted.values())
         dates = sorted({str(s)[:10] for s in rows["started"].unique() if s})

@@ -7,12 +7,25 @@ import importlib
 import os
 from pathlib import Path
 
+from tolcal.cli import config
 from tolcal.github import settings
 from tolcal.model import TolcalError
 
 
 def github(args: argparse.Namespace) -> int:
     """``tolcal github report|command|ingest``: exit status as everywhere."""
+    given = inputs(args)
+    token = os.environ.get("TOLCAL_TOKEN") or os.environ.get("GITHUB_TOKEN", "")
+    if not token:
+        raise TolcalError("TOLCAL_TOKEN is not set: give the action its `token` input")
+    job = settings.job(os.environ)
+    module = importlib.import_module(f"tolcal.github.{args.mode}")
+    status: int = module.main(given, job, token)
+    return status
+
+
+def inputs(args: argparse.Namespace) -> settings.Inputs:
+    """Options over ``[tool.tolcal]``: corpus and tolerances are those that `run` has."""
     given = {
         name: getattr(args, name)
         for name in settings.Inputs.__struct_fields__
@@ -22,13 +35,9 @@ def github(args: argparse.Namespace) -> int:
         given["fail_on"] = fail_on(given["fail_on"])
     if "out" in given:
         given["out"] = Path(given["out"])
-    token = os.environ.get("TOLCAL_TOKEN") or os.environ.get("GITHUB_TOKEN", "")
-    if not token:
-        raise TolcalError("TOLCAL_TOKEN is not set: give the action its `token` input")
-    job = settings.job(os.environ)
-    module = importlib.import_module(f"tolcal.github.{args.mode}")
-    status: int = module.main(settings.Inputs(**given), job, token)
-    return status
+    paths = config.load(argparse.Namespace(corpus=args.corpus, tolerances=args.tolerances))
+    given["corpus"], given["tolerances"] = paths.corpus.as_posix(), paths.tolerances.as_posix()
+    return settings.Inputs(**given)
 
 
 def fail_on(text: str) -> tuple[str, ...]:

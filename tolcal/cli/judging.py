@@ -8,7 +8,6 @@ import json
 import subprocess
 import sys
 import webbrowser
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,9 +16,10 @@ import msgspec
 from tolcal import corpus, project, tolerances, tomlfile
 from tolcal.cli import config
 from tolcal.hook import names, rules
-from tolcal.model import Approved, Cell, CellProposal, Op, TolcalError, Tolerance, plural
+from tolcal.model import Approved, Op, TolcalError, plural
 from tolcal.report import FORMATS, text
 from tolcal.report.document import Document, read, to_json
+from tolcal.tolerances import approving
 
 
 def calibrate(args: argparse.Namespace) -> int:
@@ -111,50 +111,29 @@ def approve(args: argparse.Namespace) -> int:
     """``tolcal approve``: only new and tighter cells; loosening is never a side effect."""
     settings = config.load(args)
     document = read(Path(args.proposal))
-    cells = text.to_approve(document.proposal)
+    proposal = document.proposal
+    cells = text.to_approve(proposal)
     if args.widen is not None:
         if not args.cells or not args.widen.strip():
             raise TolcalError("--widen REASON: name the cells to widen, and give a reason")
-        cells += [c for c in document.proposal.cells if c.state == "looser" and c.tolerance]
+        cells += approving.to_widen(proposal)
     if args.cells:
-        cells = _chosen(cells, args.cells, document.proposal.cells)
+        cells = approving.chosen(cells, args.cells, proposal.cells, "--widen REASON")
     if not cells:
         print("nothing to approve: no cell is new or tighter")
         return 0
-    if document.proposal.rule != "residual" or document.proposal.by != "op":
-        raise TolcalError(
-            f"{args.proposal}: rule {document.proposal.rule!r} by {document.proposal.by} is for "
-            "comparison; approve a proposal of `tolcal calibrate --rule residual --by op`"
-        )
+    approving.must_be_approvable(proposal, args.proposal)
     by = args.by or _git_user()
     now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    values: dict[Cell, Tolerance] = {}
-    present = tolerances.read(settings.tolerances)
     known = _known_to_check(settings.tolerances)
-    useless: dict[Cell, str] = {}
-    for cell in cells:
-        assert cell.tolerance is not None
-        why = rules.gone((cell.op, cell.dtype), known)
-        if why:
-            useless[cell.op, cell.dtype] = why
-            continue
-        now_approved = present.get((cell.op, cell.dtype))
-        base = None if now_approved is None else now_approved.value_digest
-        if base == cell.tolerance.value_digest:
-            continue  # approved already
-        if base != cell.base:
-            raise TolcalError(
-                f"{args.proposal}: {cell.op}/{cell.dtype} in {settings.tolerances} is not what "
-                "the proposal was compared with; calibrate again (`tolcal calibrate --json`)"
-            )
-        approved = Approved(
-            by=by,
-            at=now,
-            digest=document.proposal.digest,
-            value=cell.tolerance.value_digest,
-            reason=args.widen if (cell.tightening or 1.0) < 1.0 else None,
-        )
-        values[cell.op, cell.dtype] = msgspec.structs.replace(cell.tolerance, approved=approved)
+    useless = {(c.op, c.dtype): why for c in cells if (why := rules.gone((c.op, c.dtype), known))}
+    values = approving.values(
+        [c for c in cells if (c.op, c.dtype) not in useless],
+        tolerances.read(settings.tolerances),
+        Approved(by=by, at=now, digest=proposal.digest, value="", reason=args.widen),
+        str(settings.tolerances),
+        "calibrate again (`tolcal calibrate --json`)",
+    )
     if useless:
         why, more = next(iter(useless.values())), "" if len(useless) == 1 else ", and so on"
         print(
@@ -172,38 +151,6 @@ def _known_to_check(path: Path) -> rules.Context:
     """What the hook judges the cells of that file by: ops of the corpus and of tests."""
     around = project.around(path.parent, path)
     return rules.Context(ops=project.outline(around.corpus), test_ops=around.test_ops)
-
-
-def _chosen(
-    cells: list[CellProposal], wanted: list[str], proposed: tuple[CellProposal, ...]
-) -> list[CellProposal]:
-    """Of ``cells``, those of a wanted name; TolcalError with the reason if there is none."""
-    chosen: dict[str, CellProposal] = {}
-    for name in wanted:
-        hits = {k: c for k, c in _named(cells).items() if k == name or k.startswith(f"{name}/")}
-        if not hits:
-            raise TolcalError(f"{name}: {_why_not(name, proposed)}")
-        chosen |= hits
-    return list(chosen.values())
-
-
-def _named(cells: Iterable[CellProposal]) -> dict[str, CellProposal]:
-    return {f"{c.op}/{c.dtype}": c for c in cells}
-
-
-def _why_not(name: str, proposed: tuple[CellProposal, ...]) -> str:
-    """Why no cell of that name can be approved, and what to do."""
-    of_name = {k: c for k, c in _named(proposed).items() if k == name or c.op == name}
-    states = {c.state for c in of_name.values()}
-    if "looser" in states:
-        return "it would be looser, which needs --widen REASON"
-    if states == {"unchanged"}:
-        return "unchanged within rounding, so there is nothing to approve or to widen"
-    if "uncalibrated" in states:
-        rows = max(c.needs_rows for c in of_name.values())
-        return f"not calibrated, {plural(rows, 'more row')} needed; measure and calibrate again"
-    hint = tomlfile.did_you_mean(name, [*_named(proposed), *(c.op for c in proposed)])
-    return f"no cell of that name in the proposal{hint or '; `tolcal report` lists them'}"
 
 
 def _git_user() -> str:

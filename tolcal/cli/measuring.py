@@ -6,7 +6,7 @@ import argparse
 import importlib.util
 from pathlib import Path
 
-from tolcal import cases, corpus, history, measure, tolerances
+from tolcal import cases, corpus, history, measure, review, tolerances
 from tolcal.cli import config, planning
 from tolcal.cli.recording import measure_into, say
 from tolcal.history import columns
@@ -107,7 +107,6 @@ def run(args: argparse.Namespace) -> int:
 
 def ci(args: argparse.Namespace) -> int:
     """``tolcal ci``: the steps of the workflows, on one machine."""
-    from tolcal import calibrate, compare
     from tolcal.report import FORMATS
     from tolcal.report.document import Document, to_json
 
@@ -131,26 +130,19 @@ def ci(args: argparse.Namespace) -> int:
         out / "records.jsonl.gz", _request(args, settings, ops, 1), settings.corpus, args.resume,
         args.overwrite,
     )  # fmt: skip
-    baseline = calibrate.baseline(history.to_frame(past), approved)
-    # A control that broke in this change must not widen its own tolerance.
-    broken = compare.regressed(records, approved, baseline)
-    sound = [r for r in records if (r.kernel, r.case.dtype) not in broken]
-    frame = history.merge(past, columns.from_records(sound))
-    with terminal.progress("calibrating", "cells") as progress:
-        proposal = calibrate.calibrate(
-            frame, approved=approved, legacy=legacy(ops), progress=progress
-        )
     kernels = corpus.by_name(ops, measure.git_root(settings.corpus))
-    verdict = compare.compare(records, approved, proposal, baseline, legacy(ops), kernels)
-    document = Document(proposal, verdict)
+    with terminal.progress("calibrating", "cells") as progress:
+        found = review.review(
+            past, records, approved=approved, legacy=legacy(ops), kernels=kernels,
+            progress=progress,
+        )  # fmt: skip
+    verdict = found.verdict
+    document = Document(found.proposal, verdict)
     (out / "proposal.json").write_text(to_json(document), "utf-8")
     comment = FORMATS["comment"](document)
     (out / "comment.md").write_text(comment, "utf-8")
     print(comment, end="")
-    broke = (
-        broken or verdict.blocks or any(f.kind == "crashed" and f.changed for f in verdict.findings)
-    )
-    if broke:
+    if not found.sound:
         say(
             "regressions or crashes of what changed, so the records stay out of the history; they "
             f"are in {out / 'records.jsonl.gz'}"

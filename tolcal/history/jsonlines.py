@@ -1,17 +1,20 @@
 """Records as JSON lines in gzip: the only form that crosses from an untrusted job.
 
 A line is ``{"run": ...}``, then ``{"record": ...}`` lines that belong to it; the last line is
-``{"end": number of records}``, without which a file is cut. Strict: unknown keys, wrong types,
-impossible values, names off the allow-list and over-long input are refused with file and line.
+``{"end": number of records}``, without which a file is cut. Strict: unknown and repeated keys,
+wrong types, impossible values, names off the allow-list and over-long input are refused with file
+and line.
 Not-a-number and infinities are the strings "nan", "inf", "-inf", in statistics alone.
 """
 
 from __future__ import annotations
 
 import gzip
+import io
+import json
 import math
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -25,6 +28,8 @@ from tolcal.sound import Body, check_body, check_run
 MEMBER = 256
 MAX_LINE = 64 * 1024
 MAX_LINES = 20_000_000
+#: Lines without a record that a file from elsewhere may have.
+RUNS = 10_000
 
 _NONFINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
@@ -124,18 +129,33 @@ def _number(value: Any) -> Any:
 
 def read(path: Path) -> Iterator[Record]:
     """Records of a file, each with its run. TolcalError names file and line."""
+    packed = path.suffix == ".gz"
+    return _records(path, _lines(path, lambda: gzip.open(path) if packed else path.open("rb")))
+
+
+def read_bytes(name: str, data: bytes, records: int, size: int) -> Iterator[Record]:
+    """The same of a gzip file in memory, of ``records`` and ``size`` bytes unpacked at most."""
+    lines = _lines(name, lambda: gzip.GzipFile(fileobj=io.BytesIO(data)), records + RUNS, size)
+    return _records(name, lines, records)
+
+
+def _records(
+    name: Path | str, lines: Iterator[tuple[int, bytes]], limit: int = MAX_LINES
+) -> Iterator[Record]:
     records = number = 0
     end: int | None = None
-    for at, value in _values(path, _lines(path)):
+    for at, value in _values(name, lines):
         number = at
         if isinstance(value, Record):
             records += 1
+            if records > limit:
+                raise TolcalError(f"{name}:{number}: over the limit of {limit} records")
             yield value
         elif isinstance(value, int):
             end = value
     if end != records:
         raise TolcalError(
-            f"{path}: cut or damaged after line {number}; nothing of it was used, measure again"
+            f"{name}: cut or damaged after line {number}; nothing of it was used, measure again"
         )
 
 
@@ -191,23 +211,23 @@ def _members(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def _values(
-    path: Path, lines: Iterator[tuple[int, bytes]]
+    name: Path | str, lines: Iterator[tuple[int, bytes]]
 ) -> Iterator[tuple[int, Run | Record | int]]:
     """What each line says, with its number: a run, a record of it, or the end's count."""
     run: Run | None = None
     ended = False
     for number, line in lines:
-        parsed = _parse(path, number, line)
+        parsed = _parse(name, number, line)
         if ended:
-            raise TolcalError(f"{path}:{number}: a line after the end; measure again")
+            raise TolcalError(f"{name}:{number}: a line after the end; measure again")
         if parsed.run is not None:
             run = parsed.run
             yield number, run
         elif parsed.record is not None:
             if run is None:
-                raise TolcalError(f"{path}:{number}: a record before any run; measure again")
+                raise TolcalError(f"{name}:{number}: a record before any run; measure again")
             body = parsed.record
-            fields = {name: getattr(body, name) for name in body.__struct_fields__}
+            fields = {field: getattr(body, field) for field in body.__struct_fields__}
             yield number, Record(run=run, **fields)
         else:
             assert parsed.end is not None
@@ -215,12 +235,14 @@ def _values(
             yield number, parsed.end
 
 
-def _parse(path: Path, number: int, line: bytes) -> _Line:
+def _parse(name: Path | str, number: int, line: bytes) -> _Line:
     try:
         raw = msgspec.json.decode(line)
+        if line.count(b":") != _keys(raw):
+            json.loads(line.decode(), object_pairs_hook=_once)
         record = raw.get("record") if isinstance(raw, dict) else None
         if isinstance(record, dict) and isinstance(record.get("stats"), dict):
-            record["stats"] = {name: _number(v) for name, v in record["stats"].items()}
+            record["stats"] = {key: _number(v) for key, v in record["stats"].items()}
         parsed = msgspec.convert(raw, _Line)
         if sum(part is not None for part in (parsed.run, parsed.record, parsed.end)) != 1:
             raise msgspec.ValidationError("expected either `run` or `record`")
@@ -228,32 +250,58 @@ def _parse(path: Path, number: int, line: bytes) -> _Line:
             check_run(parsed.run)
         if parsed.record is not None:
             check_body(parsed.record)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
         # ValidationError is a DecodeError
         raise TolcalError(
-            f"{path}:{number}: not a line of a tolcal records file: {error}; nothing of the file "
+            f"{name}:{number}: not a line of a tolcal records file: {error}; nothing of the file "
             "was used, measure again or drop that line"
         ) from None
     return parsed
 
 
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    number = 0
+def _keys(value: Any) -> int:
+    """Keys of objects in objects. Each took a colon of the text, and a repeated one took two."""
+    if not isinstance(value, dict):
+        return 0
+    return len(value) + sum(map(_keys, value.values()))
+
+
+def _once(pairs: list[tuple[str, Any]]) -> None:
+    """Where colons stand in texts as well, keys are counted one by one."""
+    seen: set[str] = set()
+    for key, _ in pairs:
+        if key in seen:
+            raise msgspec.ValidationError(f"Object contains the field {key!r} twice")
+        seen.add(key)
+
+
+def _lines(
+    name: Path | str,
+    opened: Callable[[], io.BufferedIOBase],
+    most: int = MAX_LINES,
+    size: int | None = None,
+) -> Iterator[tuple[int, bytes]]:
+    number = unpacked = 0
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+        with opened() as file:
             while line := file.readline(MAX_LINE + 1):
                 number += 1
-                if len(line) > MAX_LINE or number > MAX_LINES:
+                unpacked += len(line)
+                if len(line) > MAX_LINE or number > most:
                     raise TolcalError(
-                        f"{path}:{number}: over the limit of {MAX_LINE} bytes a line and "
-                        f"{MAX_LINES} lines: no records file of tolcal's"
+                        f"{name}:{number}: over the limit of {MAX_LINE} bytes a line and "
+                        f"{most} lines: no records file of tolcal's"
+                    )
+                if size is not None and unpacked > size:
+                    raise TolcalError(
+                        f"{name}:{number}: over the limit of {size} bytes when unpacked"
                     )
                 if line.strip():
                     yield number, line
     except OSError as error:
         reason = error.strerror or str(error)
-        raise TolcalError(f"{path}: cannot read it: {reason}") from None
+        raise TolcalError(f"{name}: cannot read it: {reason}") from None
     except (EOFError, zlib.error):
         raise TolcalError(
-            f"{path}: cut or damaged after line {number}; nothing of it was used, measure again"
+            f"{name}: cut or damaged after line {number}; nothing of it was used, measure again"
         ) from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Iterator, Mapping
 
 import msgspec
@@ -12,11 +11,10 @@ from tolcal import tomlfile
 from tolcal.model import DTYPES, Cell, Tolerance, Values, round_up
 from tolcal.project import Outline
 from tolcal.tolerances import Problem
+from tolcal.tolerances.loosening import loosened, unit
 
 #: An override within this factor of its cell, in every number, is not worth its upkeep.
 OVERRIDE_FACTOR = 2.0
-#: Growth below this is rounding.
-SLACK = 1.01
 REMEDY = "take the calibrated value (`tolcal calibrate`, `tolcal approve`)"
 
 
@@ -58,13 +56,6 @@ def ranges(dtype: str) -> dict[tuple[str, ...], Range]:
 @functools.cache
 def _scaled(roundoff: float) -> Range:
     return Range(0.0, 1 / roundoff)
-
-
-def unit(dtype: str, values: Values | None = None) -> float:
-    """u of the compute dtype: as the evidence says, else that of fp32 (fp64 for fp64)."""
-    if values is not None and values.evidence and values.evidence.roundoff:
-        return values.evidence.roundoff
-    return DTYPES["float64" if dtype == "float64" else "float32"].roundoff
 
 
 def judge(cells: Mapping[Cell, Tolerance], context: Context) -> Iterator[Problem]:
@@ -261,39 +252,3 @@ def _is_rounding(old: Values, new: Values) -> bool:
         new.numbers[keys] in (value, value and round_up(value))
         for keys, value in old.numbers.items()
     )
-
-
-def loosened(dtype: str, old: Values, new: Values) -> str:
-    """How ``new`` is looser than ``old``, "" if it isn't.
-
-    atol and scaled_tol are fitted together, so one may grow while the tolerance tightens: they
-    are weighed at the median element of the evidence, as proposals are, or, where it is not
-    known, by the geometric mean over all scales. The others count if those two stay.
-    """
-    was_slope, slope = (v.scaled_tol * unit(dtype, v) for v in (old, new))
-    if (new.atol, slope) != (old.atol, was_slope):
-        scale = next((v.evidence.scale for v in (new, old) if v.evidence), None)
-        if scale is not None:
-            before, after = old.atol + was_slope * scale, new.atol + slope * scale
-        elif min(new.atol - old.atol, slope - was_slope) >= 0:
-            before, after = 1.0, math.inf
-        else:
-            before, after = old.atol * was_slope, new.atol * slope
-        if after > SLACK * before:
-            if scale is None or before == 0:
-                return f"atol {old.atol:g} -> {new.atol:g}, " + (
-                    f"scaled_tol {old.scaled_tol:g} -> {new.scaled_tol:g}"
-                    + (
-                        f" of {unit(dtype, new):.3g}"
-                        if unit(dtype, new) != unit(dtype, old)
-                        else ""
-                    )
-                )
-            return f"{after / before:.3g}x at the median element"
-        return ""
-    for keys, now in new.numbers.items():
-        was = old.numbers[keys]
-        if (math.inf if now is None else now) > (math.inf if was is None else was):
-            now_text = "not judged" if now is None else f"{now:g}"
-            return f"{'.'.join(keys)} {was:g} -> {now_text}"
-    return ""

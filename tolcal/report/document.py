@@ -13,6 +13,35 @@ SCHEMA = 1
 MAX_BYTES = 64 * 2**20
 
 
+class Remark(msgspec.Struct, frozen=True):
+    """A cell, kernel or file, and what is to be said of it."""
+
+    what: str
+    why: str
+
+
+class OnPull(msgspec.Struct, frozen=True):
+    """What is known of a run on a pull request beside its numbers."""
+
+    number: int
+    run: int  # id of the workflow run that measured
+    report_url: str = ""
+    #: cells that the head changes and whose approval was verified, as ``op/dtype``
+    counted: tuple[str, ...] = ()
+    #: cells that the head changes without one; kernels that it changes and that no record is of;
+    #: files of it that can't be used: each of them blocks
+    unapproved: tuple[Remark, ...] = ()
+    unmeasured: tuple[Remark, ...] = ()
+    unusable: tuple[Remark, ...] = ()
+    notes: tuple[str, ...] = ()
+    self_approval: bool = False  # a widening may be approved by its own author
+
+    @property
+    def blocks(self) -> bool:
+        """Whether it must not be merged as it stands, whatever its numbers are."""
+        return bool(self.unapproved or self.unmeasured or self.unusable)
+
+
 class Document(msgspec.Struct, frozen=True):
     """What every renderer takes."""
 
@@ -20,6 +49,12 @@ class Document(msgspec.Struct, frozen=True):
     verdict: Verdict | None = None
     base: str = ""  # commit that the run was compared with
     attempt: str = "local"
+    pull: OnPull | None = None
+
+    @property
+    def blocks(self) -> bool:
+        """What the page, the check and the exit status say."""
+        return bool(self.verdict and self.verdict.blocks) or bool(self.pull and self.pull.blocks)
 
 
 def to_json(document: Document) -> str:
@@ -28,6 +63,7 @@ def to_json(document: Document) -> str:
     content |= msgspec.to_builtins(document.proposal)
     content["verdict"] = msgspec.to_builtins(document.verdict)
     content |= {"base": document.base, "attempt": document.attempt}
+    content["pull"] = msgspec.to_builtins(document.pull)
     for number, buggy in enumerate(document.proposal.buggy):
         for name in ("proposed", "approved", "paper", "legacy"):
             recall = getattr(buggy, name)
@@ -61,6 +97,7 @@ def read(path: Path) -> Document:
             verdict=msgspec.convert(content.get("verdict"), Verdict | None),
             base=msgspec.convert(content.get("base", ""), str),
             attempt=msgspec.convert(content.get("attempt", "local"), str),
+            pull=msgspec.convert(content.get("pull"), OnPull | None),
         )
     except (msgspec.DecodeError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jinja2
@@ -18,6 +19,7 @@ MAX_SUMMARY_BYTES = 1_000_000
 ROWS = 30
 
 
+@functools.cache
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("tolcal.report", "templates"),
@@ -79,7 +81,7 @@ def _longest(document: Document) -> int:
 
 
 def _values(document: Document) -> dict[str, Any]:
-    proposal, verdict = document.proposal, document.verdict
+    proposal, verdict, pull = document.proposal, document.verdict, document.pull
     cells = sorted(proposal.cells, key=lambda c: (c.op, c.dtype, c.kernel or ""))
 
     def found(kind: FindingKind) -> list[Finding]:
@@ -98,11 +100,14 @@ def _values(document: Document) -> dict[str, Any]:
         "false_positives": found("false_positive"),
     }
     return open_ | {
-        "quiet": not any(open_.values()),
+        "quiet": not any(open_.values()) and not (pull and pull.blocks),
+        "pull": pull,
+        "report": text.link(pull.report_url) if pull else "",
+        "marked": pull.run if pull else proposal.digest,
         "head": verdict.commit if verdict else "",
         "base": document.base,
         "attempt": document.attempt,
-        "headline": text.headline(proposal, verdict),
+        "headline": text.headline(proposal, verdict, pull),
         "p": proposal,
         "v": verdict,
         "skipped": verdict.statuses.get("skipped", 0) if verdict else 0,
@@ -111,6 +116,7 @@ def _values(document: Document) -> dict[str, Any]:
         "unchanged": [c for c in cells if c.state == "unchanged"],
         "looser": [c for c in cells if c.state == "looser"],
         "uncalibrated": [c for c in cells if c.state == "uncalibrated"],
+        "unjudged": found("uncalibrated"),
         "proposed": {(c.op, c.dtype): c for c in cells},
         "median": _median([c.tightening for c in calibrated]),
         "median_paper": _median(

@@ -72,7 +72,7 @@ def render(document: Document) -> str:
                 console.print(f"  tolcal replay {one_line(f.worst, 100)}", soft_wrap=True)
         console.print()
     p = document.proposal
-    console.print(f"tolcal: {text.headline(p, verdict)}")
+    console.print(f"tolcal: {text.headline(p, verdict, document.pull)}")
     console.print(
         f"Recall {text.percent(p.detectable_recall)} of detectable rows, "
         f"{text.percent(p.recall)} of all rows of buggy kernels. "

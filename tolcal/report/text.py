@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 
 from tolcal.model import CellProposal, Finding, Locked, Proposal, Verdict, plural
+from tolcal.report.document import OnPull
 
 #: Everything that reaches Markdown as a name goes through this: nothing else can be a mention,
 #: a link, HTML or the end of a table cell.
@@ -33,6 +34,11 @@ def plain(text: str) -> str:
 def ident(text: str) -> str:
     """An id (commit, digest, dtype, op) with nothing in it that an id does not have."""
     return re.sub(r"[^A-Za-z0-9_.-]", "", text)[:64]
+
+
+def link(address: str) -> str:
+    """``address`` if it is a plain web address, which Markdown takes as it is; else nothing."""
+    return address if re.fullmatch(r"https?://[A-Za-z0-9._:/#-]{1,500}", address) else ""
 
 
 def number(value: float | None) -> str:
@@ -154,7 +160,7 @@ def to_approve(proposal: Proposal) -> list[CellProposal]:
     return sorted(cells, key=lambda c: (-(c.tightening or 0), c.op, c.dtype))
 
 
-def headline(proposal: Proposal, verdict: Verdict | None) -> str:
+def headline(proposal: Proposal, verdict: Verdict | None, pull: OnPull | None = None) -> str:
     """The verdict in words, and one count of each kind that there is."""
     regressions = len(by_kind(verdict, "regression"))
     escaped = len([f for f in by_kind(verdict, "escaped") if f.blocks])
@@ -171,6 +177,12 @@ def headline(proposal: Proposal, verdict: Verdict | None) -> str:
         first.append(plural(escaped, "escaped buggy kernel"))
     if crashed:
         first.append(plural(crashed, "crash", "crashes"))
+    if pull and pull.unapproved:
+        first.append(f"{plural(len(pull.unapproved), 'tolerance')} changed without approval")
+    if pull and pull.unmeasured:
+        first.append(f"{plural(len(pull.unmeasured), 'changed kernel')} not measured")
+    if pull and pull.unusable:
+        first.append(f"{plural(len(pull.unusable), 'file')} unusable")
     lead = ", ".join(first) if first else "no regressions"
     rest: list[str] = []
     if tighter:

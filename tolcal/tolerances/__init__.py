@@ -58,13 +58,15 @@ def read(path: Path) -> dict[Cell, Tolerance]:
 
     Raises TolcalError with file and line for what is not a tolerance file.
     """
-    if not path.exists():
-        return {}
-    data, text = tomlfile.read(path)
-    cells, problems = parse(data)
+    return of_text(tomlfile.read(path)[1], path) if path.exists() else {}
+
+
+def of_text(text: str, name: str | Path) -> dict[Cell, Tolerance]:
+    """The tolerances that a text holds; TolcalError calls the file that it is of ``name``."""
+    cells, problems = parse(tomlfile.loads(text, name))
     if problems:
         line = tomlfile.line_of(text, problems[0].keys)
-        raise TolcalError(f"{path}:{line}: {problems[0].text}")
+        raise TolcalError(f"{name}:{line}: {problems[0].text}")
     return cells
 
 
@@ -163,17 +165,29 @@ def _date_as_text(table: Any) -> Any:
     return table
 
 
-def write(path: Path, cells: Mapping[Cell, Tolerance]) -> None:
-    """Puts ``cells`` into the file, which is created if need be.
+def edited(text: str | None, cells: Mapping[Cell, Tolerance], name: str | Path) -> str:
+    """The text of a tolerance file with ``cells`` put into it; None is a file yet to come.
 
     Other cells, the cells' own overrides unless new ones are given, and all comments stay as they
-    are, byte for byte; the file is replaced in one step, so a reader never sees half of it.
+    are, byte for byte. Raises TolcalError, which calls the file ``name``, for a text that is no
+    tolerance file and for cells that none may hold.
     """
     for at, tolerance in cells.items():
         _, wrong = parse({"schema": SCHEMA, at[0]: {at[1]: msgspec.to_builtins(tolerance)}})
         if wrong:
-            raise TolcalError(f"{path}: {wrong[0].text}; nothing was written")
+            raise TolcalError(f"{name}: {wrong[0].text}; nothing was written")
+    if text is not None:
+        of_text(text, name)  # never edit what could not be read
     # Only here: importing tomlkit takes longer than the hook may for a whole file.
     from tolcal.tolerances import writing
 
-    writing.write(path, cells)
+    return writing.edited(text, cells, name)
+
+
+def write(path: Path, cells: Mapping[Cell, Tolerance]) -> None:
+    """Puts ``cells`` into the file as `edited` does; it is created if need be.
+
+    The file is replaced in one step, so a reader never sees half of it.
+    """
+    text = tomlfile.read(path)[1] if path.exists() else None
+    tomlfile.replace(path, edited(text, cells, path))

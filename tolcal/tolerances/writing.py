@@ -20,13 +20,9 @@ HEADER = """\
 """
 
 
-def write(path: Path, cells: Mapping[Cell, Tolerance]) -> None:
-    """What ``tolerances.write`` says, for cells that it has checked."""
-    if path.exists():
-        tolerances.read(path)  # never edit what could not be read
-        document = tomlkit.parse(path.read_bytes().decode("utf-8"))
-    else:
-        document = tomlkit.parse(f"{HEADER}schema = {tolerances.SCHEMA}\n")
+def edited(text: str | None, cells: Mapping[Cell, Tolerance], name: str | Path) -> str:
+    """What ``tolerances.edited`` says, for a text and cells that it has checked."""
+    document = tomlkit.parse(f"{HEADER}schema = {tolerances.SCHEMA}\n" if text is None else text)
     for (op, dtype), tolerance in sorted(cells.items(), key=lambda item: _order(item[0])):
         if op not in document:
             document.add(tomlkit.nl())
@@ -36,13 +32,13 @@ def write(path: Path, cells: Mapping[Cell, Tolerance]) -> None:
             parent[dtype] = _table(tolerance)
             continue
         if not _editable(parent[dtype]):
-            line = tomlfile.line_of(path.read_text("utf-8"), (op, dtype))
+            line = tomlfile.line_of(text or "", (op, dtype))
             raise TolcalError(
-                f"{path}:{line}: {op}.{dtype}: written inline or in parts that stand apart, which "
+                f"{name}:{line}: {op}.{dtype}: written inline or in parts that stand apart, which "
                 f"can't be edited in place; write it as one table [{op}.{dtype}]"
             )
         _replace(parent[dtype], _table(tolerance))
-    tomlfile.replace(path, tomlkit.dumps(document))
+    return tomlkit.dumps(document)
 
 
 def _replace(old: Any, new: Any) -> None:

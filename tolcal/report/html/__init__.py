@@ -19,7 +19,7 @@ import msgspec
 from tolcal import __version__
 from tolcal.model import CellProposal, one_line
 from tolcal.report import text
-from tolcal.report.document import Document
+from tolcal.report.document import Document, OnPull
 from tolcal.report.html import charts, data
 
 #: What a page may weigh; 0.9 MB of it are Vega.
@@ -58,8 +58,8 @@ def render(document: Document) -> str:
             page=page,
             data=content.decode(),
             version=__version__,
-            headline=text.headline(proposal, document.verdict),
-            blocks=bool(document.verdict and document.verdict.blocks),
+            headline=text.headline(proposal, document.verdict, document.pull),
+            blocks=document.blocks,
             environment=data.name(document.verdict.environment) if document.verdict else "",
             commit=text.ident(document.verdict.commit) if document.verdict else "",
             p=proposal,
@@ -67,7 +67,7 @@ def render(document: Document) -> str:
                 proposal.held_out.runs_with_false_alarms, proposal.held_out.runs
             ),
             locked=one_line(text.locked_claim(proposal.locked), 2000) if proposal.locked else "",
-            notes=[one_line(note, 400) for note in proposal.notes],
+            notes=[one_line(note, 400) for note in (*proposal.notes, *_remarks(document.pull))],
             findings=found[:MAX_FINDINGS],
             more=len(found) - len(found[:MAX_FINDINGS]),
             cells=len(proposal.cells),
@@ -88,6 +88,19 @@ def render(document: Document) -> str:
             break
         content["details"][key] = detail
     return shell(_json(content), len(ordered) - len(content["details"]))
+
+
+def _remarks(pull: OnPull | None) -> list[str]:
+    """What is to be said of a pull request beside its numbers, what blocks first."""
+    if pull is None:
+        return []
+    titled = (
+        ("unusable", pull.unusable),
+        ("changed without approval", pull.unapproved),
+        ("changed and not measured", pull.unmeasured),
+    )
+    blocking = [f"{r.what}: {title}: {r.why}" for title, remarks in titled for r in remarks]
+    return [*blocking, *pull.notes]
 
 
 def pictures(document: Document) -> dict[str, bytes]:

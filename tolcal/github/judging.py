@@ -1,0 +1,250 @@
+"""A pull request's verdict, recomputed from what it claims: for the report and for commands.
+
+Its numbers are claims, so nothing but its records is taken from it: which files it changes is
+asked of the API, the tolerances are the merge base's and what a maintainer approved since, the
+code is the default branch's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from tolcal import tolerances
+from tolcal.github import approvals, artifacts, binding, histories, overlay, pulls
+from tolcal.github.client import ApiError, Client, NotFound
+from tolcal.github.pulls import Pull
+from tolcal.github.settings import Inputs, Job
+from tolcal.model import Cell, Op, Record, TolcalError, Tolerance, digest, one_line, plural
+from tolcal.report.document import Document, OnPull, Remark
+from tolcal.review import review
+
+
+class Measuring(msgspec.Struct, frozen=True):
+    """A run of the workflow that measures, as GitHub has it now."""
+
+    id: int
+    attempt: int
+    status: str
+    conclusion: str  # "" while it runs
+    head_sha: str
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Later runs have higher ids."""
+        return (self.id, self.attempt)
+
+
+class Judged(msgspec.Struct, frozen=True):
+    """What is known of a pull request's head."""
+
+    pull: Pull
+    run: Measuring
+    measured: str  # commit: the head, without approval commits of ours on top of it
+    document: Document  # proposal and verdict; the proposal's digest is bound to ``measured``
+    base_file: dict[Cell, Tolerance]
+    head_file: dict[Cell, Tolerance] | None  # None: it can't be read
+    in_force: dict[Cell, Tolerance]  # the base's, and those of the head that count
+    refused: dict[Cell, str]  # cells that the head changes and that don't count, and why
+    ops: tuple[Op, ...]
+    history_notes: tuple[str, ...]
+
+    @property
+    def mark(self) -> str:
+        """All that the proposal is bound to: names the check of it."""
+        proposal = self.document.proposal
+        base = binding.tolerances_digest(self.in_force)
+        cells = digest("cells", binding.bound_cells(proposal))
+        return f"{proposal.digest} {base} {proposal.history} {cells}"
+
+
+def judge(
+    client: Client, inputs: Inputs, job: Job, pull: Pull, run: Measuring | None = None
+) -> Judged:
+    """Everything recomputed for the head of ``pull``.
+
+    Args:
+        run: a completed one that is known already; the newest for the head is taken.
+
+    Raises:
+        artifacts.Missing: there are no records (yet).
+        artifacts.Rejected: the records break a rule.
+        TolcalError: the base's files or the history can't be used.
+    """
+    measured = approvals.measured_head(client, inputs, pull.head_sha)
+    run = newest(client, inputs, measured, run)
+    records = artifacts.stamp(artifacts.records(client, run.id, run.attempt), "pull_request")
+    past = histories.read(client, inputs, job)
+    base_file = _tolerances(client, inputs, pull.merge_base)
+    head_file, unusable = _head_file(client, inputs, pull, base_file)
+    checked = approvals.verified(
+        client, inputs, pull, base_file if head_file is None else head_file, base_file
+    )
+    in_force = base_file | dict(checked.counted)
+    refused = dict(checked.refused)
+    for cell in base_file.keys() - (base_file if head_file is None else head_file).keys():
+        refused[cell] = "it was removed; a cell without a tolerance is judged by nothing"
+    laid = overlay.overlay(client, pull, inputs.corpus)
+    _check_roles(records, laid)
+    found = review(
+        past.table,
+        records,
+        approved=in_force,
+        legacy={(op.name, d): atol for op in laid.ops for d, atol in op.legacy_atol.items()},
+        kernels=laid.kernels,
+        rule=inputs.rule,
+        changed=laid.changed_of(records),
+    )
+    bound = binding.proposal_digest(
+        measured,
+        binding.tolerances_digest(in_force),
+        found.proposal.history,
+        binding.bound_cells(found.proposal),
+    )
+    document = Document(
+        proposal=msgspec.structs.replace(found.proposal, digest=bound),
+        verdict=msgspec.structs.replace(found.verdict, commit=pull.head_sha),
+        base=pull.merge_base,
+        attempt=str(run.attempt),
+        pull=OnPull(
+            number=pull.number,
+            run=run.id,
+            report_url=f"{job.server_url}/{job.repository}/actions/runs/{job.run_id}#artifacts",
+            counted=tuple("/".join(cell) for cell in sorted(checked.counted)),
+            unapproved=tuple(Remark("/".join(c), why) for c, why in sorted(refused.items())),
+            unmeasured=laid.unmeasured(records),
+            unusable=(*unusable, *laid.unusable),
+            notes=(*past.notes, *laid.notes),
+            self_approval=inputs.self_approval,
+        ),
+    )
+    return Judged(
+        pull=pull,
+        run=run,
+        measured=measured,
+        document=document,
+        base_file=base_file,
+        head_file=head_file,
+        in_force=in_force,
+        refused=refused,
+        ops=laid.ops,
+        history_notes=past.notes,
+    )
+
+
+# --- the run that measured ------------------------------------------------------------------
+
+
+def runs(client: Client, inputs: Inputs, head_sha: str) -> list[Measuring]:
+    """Runs of the measuring workflow for that head of a pull request, the newest first."""
+    workflow = inputs.run_workflow.rpartition("/")[2]
+    try:
+        found = list(
+            client.pages(
+                f"actions/workflows/{workflow}/runs", "workflow_runs", head_sha=head_sha,
+                event="pull_request",
+            )
+        )  # fmt: skip
+    except NotFound:
+        raise TolcalError(
+            f"{inputs.run_workflow}: the repository has no such workflow; it measures pull "
+            "requests (input `run-workflow`)"
+        ) from None
+    made = [measuring(one) for one in found if is_measuring(one, inputs)]
+    return sorted((m for m in made if m.head_sha == head_sha), key=lambda m: m.order, reverse=True)
+
+
+def is_measuring(run: dict[str, Any], inputs: Inputs) -> bool:
+    """Whether a workflow run, as the API has it, measured a pull request."""
+    path = str(run.get("path") or "").partition("@")[0]
+    return run.get("event") == "pull_request" and path == inputs.run_workflow
+
+
+def measuring(run: dict[str, Any]) -> Measuring:
+    """A workflow run as the API has it."""
+    return Measuring(
+        id=int(run["id"]),
+        attempt=int(run.get("run_attempt") or 1),
+        status=str(run.get("status") or ""),
+        conclusion=str(run.get("conclusion") or ""),
+        head_sha=str(run["head_sha"]),
+    )
+
+
+def newest(
+    client: Client, inputs: Inputs, head_sha: str, known: Measuring | None = None
+) -> Measuring:
+    """The newest completed run for that head; Missing if there is none.
+
+    The list may lag behind, so a run that is ``known`` counts as well.
+    """
+    found = runs(client, inputs, head_sha)
+    if known is not None and known.head_sha == head_sha:
+        found.append(known)
+    complete = [run for run in found if run.status == "completed"]
+    if complete:
+        return max(complete, key=lambda run: run.order)
+    name = inputs.run_workflow.rpartition("/")[2]
+    if found:
+        raise artifacts.Missing(
+            f"run {found[0].id} of {name} for {head_sha[:12]} is {found[0].status or 'not done'}; "
+            "wait for it"
+        )
+    raise artifacts.Missing(
+        f"{name} has not run for {head_sha[:12]}; push a commit, or re-run its workflow"
+    )
+
+
+# --- files ----------------------------------------------------------------------------------
+
+
+def _tolerances(client: Client, inputs: Inputs, ref: str) -> dict[Cell, Tolerance]:
+    """The tolerances of a commit; a missing file holds none."""
+    raw = pulls.file(client, inputs.tolerances, ref)
+    if raw is None:
+        return {}
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        raise TolcalError(f"{inputs.tolerances}:{line}: not UTF-8; save it as UTF-8") from None
+    return tolerances.of_text(text, inputs.tolerances)
+
+
+def _head_file(
+    client: Client, inputs: Inputs, pull: Pull, base_file: dict[Cell, Tolerance]
+) -> tuple[dict[Cell, Tolerance] | None, tuple[Remark, ...]]:
+    """The head's tolerances, or None and what is wrong with them: they are anybody's text."""
+    if pull.files is not None and inputs.tolerances not in pull.files:
+        return base_file, ()
+    try:
+        return _tolerances(client, inputs, pull.head_sha), ()
+    except ApiError:
+        raise
+    except TolcalError as error:
+        place, _, what = str(error).partition(": ")
+        named = place if place.startswith(inputs.tolerances) else inputs.tolerances
+        return None, (Remark(named, one_line(what or str(error), 400)),)
+
+
+def _check_roles(records: Sequence[Record], laid: overlay.Overlaid) -> None:
+    """Rejected if records call a kernel something else than the corpus does.
+
+    A control that passes for a buggy kernel would be "caught" where it regressed.
+    """
+    known = {k.name: (op.name, k.role, k.corrupts) for op in laid.ops for k in op.kernels}
+    wrong = {
+        r.kernel
+        for r in records
+        if r.kernel in known and known[r.kernel] != (r.case.op, r.role, r.corrupts)
+    }
+    if wrong:
+        first = min(wrong)
+        op, role, corrupts = known[first]
+        of = f" of {corrupts}" if corrupts else ""
+        raise artifacts.Rejected(
+            f"the records are refused: those of {first} don't say that it is a {role} kernel{of} "
+            f"of {op}, as the corpus does ({plural(len(wrong), 'such kernel')}); measure again"
+        )

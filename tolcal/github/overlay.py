@@ -1,0 +1,158 @@
+"""The corpus as a pull request would leave it, as data: nothing of it is ever executed.
+
+The default branch's corpus is checked out; the files that the pull request changes are read by
+the API and laid over a copy of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from tolcal import corpus
+from tolcal.github import pulls
+from tolcal.github.client import ApiError, Client
+from tolcal.github.pulls import Pull
+from tolcal.model import Kernel, Op, Record, TolcalError
+from tolcal.report.document import Remark
+
+#: Files that are laid over; with more, all that they touch counts as changed.
+MAX_FILES = 200
+#: What `corpus.load` reads of an op. Documents change nothing, and all else may be loaded by a
+#: kernel when it runs.
+READ, IGNORED = (".py", ".toml"), (".md", ".rst", ".txt")
+
+
+class Overlaid(msgspec.Struct, frozen=True):
+    """The ops, and which kernels differ from those of the default branch."""
+
+    ops: tuple[Op, ...]
+    kernels: Mapping[str, Kernel]  # by name, paths from the repository's root
+    changed: frozenset[str] = frozenset()  # names of kernels
+    touched: frozenset[str] = frozenset()  # ops of which every kernel counts as changed
+    everything: bool = False
+    unusable: tuple[Remark, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def is_changed(self, kernel: str, op: str) -> bool:
+        """Whether the pull request changes that kernel, its reference or its contract."""
+        return self.everything or kernel in self.changed or op in self.touched
+
+    def changed_of(self, records: Iterable[Record]) -> frozenset[str]:
+        """Names of the kernels of these records that it changes."""
+        named = {(r.kernel, r.case.op) for r in records}
+        return frozenset(kernel for kernel, op in named if self.is_changed(kernel, op))
+
+    def unmeasured(self, records: Iterable[Record]) -> tuple[Remark, ...]:
+        """Changed kernels that no record is of, be it of a case that was skipped."""
+        measured = {r.kernel for r in records}
+        why = "it changes here, and the run has no record of it; measure it (`tolcal run`)"
+        return tuple(
+            Remark(kernel.name, why)
+            for op in self.ops
+            for kernel in op.kernels
+            if self.is_changed(kernel.name, op.name) and kernel.name not in measured
+        )
+
+
+def overlay(client: Client, pull: Pull, folder: str) -> Overlaid:
+    """The corpus at ``folder`` (from the repository's root, the working directory) and ``pull``."""
+    here = Path(folder)
+    prefix = PurePosixPath(here.as_posix())
+    before = _load(here) if here.is_dir() else ()
+    if pull.files is None:
+        note = "over 300 files differ from the merge base, so every kernel counts as changed"
+        return Overlaid(before, _by_name(before), everything=True, notes=(note,))
+    inside = [p for p in map(PurePosixPath, pull.files) if p.is_relative_to(prefix)]
+    relevant = [p.relative_to(prefix) for p in inside if p.suffix.lower() not in IGNORED]
+    if not relevant:
+        return Overlaid(before, _by_name(before))
+    # What lies in an op's folder and is no source of it, and what lies in none.
+    loose = {p.parts[0] for p in relevant if len(p.parts) > 1 and p.suffix not in READ}
+    everything = any(len(p.parts) == 1 for p in relevant)
+    touched = frozenset(p.parts[0] for p in relevant if len(p.parts) > 1)
+    sources = [p for p in relevant if p.suffix in READ]
+    if len(sources) > MAX_FILES:
+        note = (
+            f"{len(sources)} files of the corpus change, over {MAX_FILES}: they aren't read, and "
+            "all kernels of their ops count as changed"
+        )
+        kernels = _by_name(before)
+        return Overlaid(before, kernels, touched=touched, everything=everything, notes=(note,))
+    with tempfile.TemporaryDirectory(prefix="tolcal-") as root:
+        try:
+            _lay_over(client, pull, here, Path(root) / prefix, prefix, sources)
+            after = tuple(_placed(op, Path(root)) for op in _load(Path(root) / prefix))
+        except ApiError:
+            raise
+        except (TolcalError, OSError) as error:
+            said = str(error).replace(f"{Path(root)}/", "")
+            return Overlaid(
+                before, _by_name(before), touched=touched, everything=everything,
+                unusable=(Remark(folder, said),),
+            )  # fmt: skip
+    changed = frozenset(_differing(before, after))
+    return Overlaid(
+        after, _by_name(after), changed=changed, touched=frozenset(loose), everything=everything
+    )
+
+
+def _placed(op: Op, root: Path) -> Op:
+    """The op with paths as from the repository's root, not from a copy of it."""
+
+    def inside(path: str) -> str:
+        return Path(path).relative_to(root).as_posix()
+
+    return msgspec.structs.replace(
+        op,
+        path=inside(op.path),
+        reference_path=inside(op.reference_path),
+        kernels=tuple(msgspec.structs.replace(k, path=inside(k.path)) for k in op.kernels),
+    )
+
+
+def _by_name(ops: Iterable[Op]) -> dict[str, Kernel]:
+    return corpus.by_name(ops, Path())
+
+
+def _load(folder: Path) -> tuple[Op, ...]:
+    return corpus.load(folder) if any(folder.glob("*/op.toml")) else ()
+
+
+def _lay_over(
+    client: Client, pull: Pull, here: Path, target: Path, prefix: PurePosixPath,
+    sources: list[PurePosixPath],
+) -> None:  # fmt: skip
+    found = {}
+    for path in sources:
+        if {".", ".."} & set(path.parts):
+            raise TolcalError(f"{path}: no path of a file in a repository")
+        found[path] = pulls.file(client, str(prefix / path), pull.head_sha)
+    if here.is_dir():
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(here, target, ignore=ignored, ignore_dangling_symlinks=True)
+    for path, content in found.items():
+        if content is None:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                (target / path).unlink()
+    for path, content in found.items():
+        if content is not None:
+            (target / path).parent.mkdir(parents=True, exist_ok=True)
+            (target / path).write_bytes(content)
+
+
+def _differing(before: Iterable[Op], after: Iterable[Op]) -> set[str]:
+    """Kernels of ``after`` whose source, reference or contract is not what it was."""
+
+    def hashes(ops: Iterable[Op]) -> dict[str, tuple[str, str, str]]:
+        return {
+            k.name: (k.source_hash, op.reference_hash, op.op_hash) for op in ops for k in op.kernels
+        }
+
+    was = hashes(before)
+    return {name for name, values in hashes(after).items() if was.get(name) != values}

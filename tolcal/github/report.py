@@ -1,0 +1,243 @@
+"""``mode: report``: the measuring workflow started or ended, so say so on its pull request.
+
+Runs with the default branch's code. What it writes is a function of the state of GitHub alone, so
+it may be cut anywhere and run again: there is one comment, one check and no duplicate.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import Any, Literal
+
+import msgspec
+
+from tolcal.github import artifacts, checks, judging, outputs, pulls, sticky
+from tolcal.github.checks import Conclusion, Outcome
+from tolcal.github.client import ApiError, Client
+from tolcal.github.judging import Judged, Measuring
+from tolcal.github.pulls import Pull
+from tolcal.github.settings import Inputs, Job
+from tolcal.model import TolcalError, one_line
+from tolcal.report import FORMATS, text
+from tolcal.report.document import Document, to_json
+
+#: How often a report begins again because a newer run ended while it was at work.
+ROUNDS = 3
+#: What a run without records makes of the check. Nothing of it may look like a pass.
+WITHOUT_RECORDS: dict[str, Conclusion] = {
+    "cancelled": "cancelled",
+    "action_required": "action_required",
+    "skipped": "neutral",
+}
+
+
+class Event(msgspec.Struct, frozen=True):
+    """What happened: a run of the measuring workflow for the head of a pull request."""
+
+    step: Literal["start", "judge"]
+    run: Measuring
+    owner: str  # of the repository that the head is in
+    branch: str
+
+
+def main(inputs: Inputs, job: Job, token: str) -> int:
+    """``tolcal github report``: 0 good, 1 what blocks."""
+    return report(Client(job, token), inputs, job)
+
+
+def decide(inputs: Inputs, job: Job) -> Event | str:
+    """What to do about the event of this job, or why nothing is to be done."""
+    if job.event != "workflow_run":
+        raise TolcalError(
+            f"tolcal github report answers workflow_run, this is a {one_line(job.event, 40)}: see "
+            "tolcal-report.yml"
+        )
+    action, run = job.payload.get("action"), job.payload.get("workflow_run")
+    if not isinstance(run, dict) or not pulls.SHA.fullmatch(str(run.get("head_sha"))):
+        raise TolcalError(
+            "the event has no workflow_run with a head_sha, so it is none of GitHub's"
+        )
+    if not judging.is_measuring(run, inputs):
+        return (
+            f"run {run.get('id')} is of {one_line(str(run.get('path')), 100)} for a "
+            f"{one_line(str(run.get('event')), 40)}, not of {inputs.run_workflow} for a pull "
+            "request"
+        )
+    repository = run.get("head_repository")
+    owner = str((repository.get("owner") or {}).get("login") or "") if repository else ""
+    if not owner:
+        return f"the repository of the head of run {run.get('id')} was deleted"
+    step: Literal["start", "judge"] = "judge" if action == "completed" else "start"
+    return Event(step, judging.measuring(run), owner, str(run.get("head_branch") or ""))
+
+
+def report(client: Client, inputs: Inputs, job: Job) -> int:
+    """Does what the event asks for."""
+    event = decide(inputs, job)
+    if isinstance(event, str):
+        outputs.say(f"nothing to do: {event}")
+        return 0
+    sha = event.run.head_sha
+    pull, why = _pull(client, event)
+    if pull is None:
+        outputs.say(f"nothing to do: {why}")
+        checks.settle(client, job, sha, _without(event.run, "neutral", why))
+        return 0
+    if event.step == "start":
+        checks.start(client, job, sha, event.run.id, event.run.attempt)
+        outputs.say(f"run {event.run.id} measures pull request {pull.number}")
+        return 0
+    # The event's attempt may have been run again since: the API knows.
+    run = judging.measuring(client.get(f"actions/runs/{event.run.id}"))
+    for _ in range(ROUNDS):
+        status, shown = _judge_and_publish(client, inputs, job, pull, run)
+        if shown is None:
+            break
+        # A newer run may have ended, and its report been overtaken by this one.
+        latest = judging.newest(client, inputs, sha, shown)
+        if latest.order <= shown.order:
+            break
+        run = latest
+    return status
+
+
+def refresh(client: Client, inputs: Inputs, job: Job, pull: Pull) -> Judged:
+    """Judges the head of ``pull`` as it is now, and publishes that: after an approval, say."""
+    current = pulls.read(client, pull.number, pull.head_sha)
+    judged = judging.judge(client, inputs, job, current)
+    publish(client, inputs, job, judged)
+    return judged
+
+
+def _pull(client: Client, event: Event) -> tuple[Pull | None, str]:
+    """The one open pull request with that head, or why there is none."""
+    sha = event.run.head_sha
+    found = pulls.open_with(client, event.owner, event.branch, sha)
+    if not found:
+        return None, f"no open pull request has the head {sha}: it was pushed to, closed or merged"
+    if len(found) > 1:
+        numbers = ", ".join(map(str, sorted(found)))
+        return None, (
+            f"the pull requests {numbers} have the same head {sha}, so it can't be said which one "
+            "was measured; close all but one, or push a commit"
+        )
+    pull = pulls.read(client, found[0])
+    if pull.state != "open" or pull.head_sha != sha:
+        return None, f"pull request {pull.number} was pushed to or closed just now"
+    return pull, ""
+
+
+def _judge_and_publish(
+    client: Client, inputs: Inputs, job: Job, pull: Pull, run: Measuring
+) -> tuple[int, Measuring | None]:
+    """Exit status, and the run that was shown (None: there is nothing to show)."""
+    try:
+        judged = judging.judge(client, inputs, job, pull, run)
+    except artifacts.Missing as error:
+        return _say_missing(client, inputs, job, run, str(error)), None
+    except ApiError:
+        raise  # GitHub can't be asked or told anything: the job is red, and can be run again
+    except TolcalError as error:
+        # What is wrong is said where it is looked for, and the comment stays what it was.
+        checks.finish(client, job, pull.head_sha, _without(run, "failure", str(error)))
+        outputs.outputs(job, {"verdict": "failure"})
+        raise
+    conclusion = publish(client, inputs, job, judged)
+    return (1 if conclusion == "failure" else 0), judged.run
+
+
+def _say_missing(client: Client, inputs: Inputs, job: Job, run: Measuring, why: str) -> int:
+    """A run without records: nothing was judged, so the check doesn't say that it is good."""
+    if run.status != "completed":
+        outputs.say(f"nothing to do: run {run.id} is being run again")
+        return 0
+    conclusion = WITHOUT_RECORDS.get(run.conclusion, "failure")
+    outputs.say(f"{conclusion}: {why}")
+    checks.finish(client, job, run.head_sha, _without(run, conclusion, why))
+    outputs.outputs(job, {"verdict": conclusion})
+    return 1 if conclusion == "failure" and inputs.fail_on != ("never",) else 0
+
+
+def _without(run: Measuring, conclusion: Conclusion, why: str) -> Outcome:
+    """The outcome of a run that gave no proposal."""
+    return Outcome(
+        id=checks.waiting(run.id, run.attempt),
+        conclusion=conclusion,
+        title="not judged",
+        summary=f"{text.plain(why)}\n",
+    )
+
+
+# --- what people read -----------------------------------------------------------------------
+
+
+def conclude(document: Document, fail_on: tuple[str, ...]) -> Conclusion:
+    """``neutral`` is what blocks where nothing shall fail."""
+    findings = document.verdict.findings if document.verdict else ()
+    kinds = {f.kind for f in findings}
+    failing = {
+        "regression": document.blocks,
+        "drift": "drift" in kinds,
+        "false-positive": "false_positive" in kinds,
+    }
+    if any(failing.get(word) for word in fail_on):
+        return "failure"
+    return "neutral" if document.blocks else "success"
+
+
+def publish(client: Client, inputs: Inputs, job: Job, judged: Judged) -> Conclusion:
+    """Files, summary, comment, check and outputs, in that order: the check is what lets pass."""
+    document, pull = judged.document, judged.pull
+    conclusion = conclude(document, inputs.fail_on)
+    comment = FORMATS["comment"](document)
+    page = _write_files(inputs, document, comment)
+    outputs.summary(job, FORMATS["summary"](document))
+    values: dict[str, Any] = {}
+    if inputs.comment:
+        shown = sticky.upsert(client, job, pull.number, comment, judged.run.order)
+        if shown is None:
+            outputs.say("the comment shows a later run already and stays")
+        else:
+            values["comment-url"] = sticky.url(job, pull.number, shown)
+    headline = text.headline(document.proposal, document.verdict, document.pull)
+    outcome = Outcome(
+        id=judged.mark,
+        conclusion=conclusion,
+        title=headline,
+        summary=re.sub(r"\A<!--.*?-->\n", "", comment),
+        annotations=checks.annotations_of(document.verdict),
+    )
+    checks.finish(client, job, pull.head_sha, outcome)
+    outputs.outputs(
+        job,
+        {"verdict": conclusion, **_counts(document), **values, "report-path": page},
+    )
+    outputs.say(f"pull request {pull.number}: {conclusion}: {headline}")
+    return conclusion
+
+
+def _counts(document: Document) -> dict[str, int | str]:
+    findings = document.verdict.findings if document.verdict else ()
+    kinds = [f.kind for f in findings]
+    return {
+        "tightened": sum(c.state == "tighten" for c in document.proposal.cells),
+        "newly-caught": len({f.kernel for f in findings if f.kind == "caught" and f.newly}),
+        "new-false-positives": kinds.count("false_positive"),
+        "regressions": kinds.count("regression"),
+        "proposal-digest": document.proposal.digest,
+    }
+
+
+def _write_files(inputs: Inputs, document: Document, comment: str) -> Any:
+    """``comment.md``, ``proposal.json`` and ``report.html``; returns the path to look at."""
+    inputs.out.mkdir(parents=True, exist_ok=True)
+    page = inputs.out / "proposal.json"
+    page.write_text(to_json(document), "utf-8")
+    (inputs.out / "comment.md").write_text(comment, "utf-8")
+    html = inputs.out / "report.html"
+    html.unlink(missing_ok=True)  # of another run
+    with contextlib.suppress(ModuleNotFoundError):  # comes with tolcal[html]
+        html.write_text(FORMATS["html"](document), "utf-8")
+        page = html
+    return page

@@ -1,0 +1,69 @@
+"""A run's records against the history and the approved tolerances: what every caller decides by.
+
+`tolcal ci` and the report of a pull request take the same steps, in this order: what the history
+knows without the run, which changed controls break, a fit that these stay out of, the verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tolcal import calibrate, compare, history
+from tolcal.history import columns
+from tolcal.model import Cell, Kernel, Proposal, Record, Tolerances, Verdict
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Review(msgspec.Struct, frozen=True):
+    """What a run proposes, what it is judged to be, and (kernel, dtype) of controls it broke."""
+
+    proposal: Proposal
+    verdict: Verdict
+    broken: frozenset[tuple[str, str]]
+
+    @property
+    def sound(self) -> bool:
+        """Nothing that changed regressed or crashed: the records may enter a history."""
+        crashed = any(f.kind == "crashed" and f.changed for f in self.verdict.findings)
+        return not (self.broken or self.verdict.blocks or crashed)
+
+
+def review(
+    past: pa.Table,
+    records: Sequence[Record],
+    *,
+    approved: Tolerances,
+    legacy: Mapping[Cell, float],
+    kernels: Mapping[str, Kernel],
+    rule: calibrate.Rule = "residual",
+    changed: Collection[str] | None = None,
+    progress: Callable[[int, int, str], None] = lambda *_: None,
+) -> Review:
+    """Judges a run.
+
+    Args:
+        past: the history, as ``history.read_table`` gives it; it stays as it is.
+        records: those of the run, of one environment.
+        approved: the tolerances in force.
+        legacy: hand-picked atol by cell.
+        kernels: by name, for where a finding's file is and what a buggy kernel has wrong.
+        rule: of the fit.
+        changed: names of the kernels that count as changed; None: those whose source the history
+            has not seen, which takes the records' word for their sources.
+        progress: of the fit, as for ``calibrate``.
+    """
+    baseline = calibrate.baseline(history.to_frame(past), approved)
+    # A control that broke in this change must not widen its own tolerance.
+    broken = compare.regressed(records, approved, baseline, changed)
+    sound = [r for r in records if (r.kernel, r.case.dtype) not in broken]
+    frame = history.merge(past, columns.from_records(sound))
+    proposal = calibrate.calibrate(
+        frame, rule=rule, approved=approved, legacy=legacy, progress=progress
+    )
+    verdict = compare.compare(records, approved, proposal, baseline, legacy, kernels, changed)
+    return Review(proposal, verdict, broken)

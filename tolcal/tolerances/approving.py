@@ -1,0 +1,110 @@
+"""From a proposal to the cells that are written: the same by command line and by comment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from tolcal import tomlfile
+from tolcal.model import (
+    Approved,
+    Cell,
+    CellProposal,
+    Proposal,
+    TolcalError,
+    Tolerance,
+    Tolerances,
+    plural,
+)
+
+
+def must_be_approvable(proposal: Proposal, name: str) -> None:
+    """TolcalError for a proposal that was made for comparison alone."""
+    if proposal.rule != "residual" or proposal.by != "op":
+        raise TolcalError(
+            f"{name}: rule {proposal.rule!r} by {proposal.by} is for comparison; approve a "
+            "proposal of `tolcal calibrate --rule residual --by op`"
+        )
+
+
+def to_widen(proposal: Proposal) -> list[CellProposal]:
+    """Cells that only a widening lets in: those that would be looser."""
+    return [c for c in proposal.cells if c.state == "looser" and c.tolerance]
+
+
+def chosen(
+    cells: Sequence[CellProposal], wanted: Iterable[str], proposed: Sequence[CellProposal], how: str
+) -> list[CellProposal]:
+    """Of ``cells``, those of a wanted ``op`` or ``op/dtype``.
+
+    Raises TolcalError with the reason if a name has none among them; ``how`` is what widens.
+    """
+    found: dict[str, CellProposal] = {}
+    for name in wanted:
+        hits = {k: c for k, c in _named(cells).items() if k == name or k.startswith(f"{name}/")}
+        if not hits:
+            raise TolcalError(f"{name}: {_why_not(name, proposed, how)}")
+        found |= hits
+    return list(found.values())
+
+
+def _named(cells: Iterable[CellProposal]) -> dict[str, CellProposal]:
+    return {f"{c.op}/{c.dtype}": c for c in cells}
+
+
+def _why_not(name: str, proposed: Sequence[CellProposal], how: str) -> str:
+    """Why no cell of that name can be approved, and what to do."""
+    of_name = {k: c for k, c in _named(proposed).items() if k == name or c.op == name}
+    states = {c.state for c in of_name.values()}
+    if "looser" in states:
+        return f"it would be looser, which needs {how}"
+    if states == {"unchanged"}:
+        return "unchanged within rounding, so there is nothing to approve or to widen"
+    if "uncalibrated" in states:
+        rows = max(c.needs_rows for c in of_name.values())
+        return f"not calibrated, {plural(rows, 'more row')} needed; measure and calibrate again"
+    hint = tomlfile.did_you_mean(name, [*_named(proposed), *(c.op for c in proposed)])
+    return f"no cell of that name in the proposal{hint or '; `tolcal report` lists them'}"
+
+
+def values(
+    cells: Iterable[CellProposal], present: Tolerances, mark: Approved, name: str, remedy: str
+) -> dict[Cell, Tolerance]:
+    """What is to be written: the cells whose numbers are not the approved ones already.
+
+    Args:
+        cells: chosen ones of a proposal.
+        present: the tolerances in force.
+        mark: who approves; the digest of its ``value`` is filled in, and its reason is kept for
+            cells that become looser alone.
+        name: the tolerance file's.
+        remedy: what to do about a cell that has changed since the proposal was made.
+
+    Raises:
+        TolcalError: for such a cell.
+    """
+    written: dict[Cell, Tolerance] = {}
+    for cell in cells:
+        assert cell.tolerance is not None
+        now = present.get((cell.op, cell.dtype))
+        base = None if now is None else now.value_digest
+        if base == cell.tolerance.value_digest:
+            continue  # approved already
+        if base != cell.base:
+            raise TolcalError(
+                f"{name}: {cell.op}/{cell.dtype} is not what the proposal was compared with; "
+                f"{remedy}"
+            )
+        approved = msgspec.structs.replace(
+            mark,
+            value=cell.tolerance.value_digest,
+            reason=mark.reason if (cell.tightening or 1.0) < 1.0 else None,
+        )
+        written[cell.op, cell.dtype] = msgspec.structs.replace(cell.tolerance, approved=approved)
+    return written
+
+
+def by_name(cells: Iterable[Cell]) -> list[str]:
+    """``softmax/float16`` of each, sorted."""
+    return sorted("/".join(cell) for cell in cells)
