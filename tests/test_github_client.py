@@ -196,6 +196,12 @@ def test_a_limit_that_names_no_time_doubles(hub: Hub, pull: int, clock: Clock) -
     assert clock.slept == [60, 120, 240, 480]
 
 
+def test_nothing_remains_and_no_time_is_named(hub: Hub, pull: int, clock: Clock) -> None:
+    hub.fail(status=429, times=2, headers={"X-RateLimit-Remaining": "0"})
+    client(hub, clock).get(f"pulls/{pull}")
+    assert clock.slept == [60, 120]
+
+
 def test_a_limit_beyond_the_job_is_said_at_once(hub: Hub, pull: int, clock: Clock) -> None:
     reset = f"{NOW + 3000:.0f}"
     hub.fail(status=403, headers={"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": reset})
@@ -380,6 +386,20 @@ def test_the_fields_of_a_422_are_named(hub: Hub, pull: int) -> None:
     }).encode())  # fmt: skip
     with pytest.raises(ApiError, match=r"\(Validation Failed; body: missing; too long; odd\)"):
         client(hub).get(f"pulls/{pull}")
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        ("GET check-runs/1", "give the job's token the permission `checks: read`"),
+        ("POST check-runs", "give the job's token the permission `checks: write`"),
+        ("GET collaborators/a/permission", "give the job's token the permission `metadata: read`"),
+        ("GET ", "the token may not do this"),
+    ],
+)
+def test_a_permission_by_the_path_alone(call: str, text: str) -> None:
+    found = errors.of_reply(call, "o/r", 403, {}, b"[" * 60_000, NOW, 0).error
+    assert str(found) == f"{call} of o/r: GitHub answered 403: {text}"
 
 
 @pytest.mark.parametrize(
