@@ -394,7 +394,7 @@ def test_the_fields_of_a_422_are_named(hub: Hub, pull: int) -> None:
         ("GET check-runs/1", "give the job's token the permission `checks: read`"),
         ("POST check-runs", "give the job's token the permission `checks: write`"),
         ("GET collaborators/a/permission", "give the job's token the permission `metadata: read`"),
-        ("GET ", "the token may not do this"),
+        ("GET repository", "the token may not do this"),
     ],
 )
 def test_a_permission_by_the_path_alone(call: str, text: str) -> None:
