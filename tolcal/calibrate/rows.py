@@ -22,6 +22,9 @@ class Control:
         self.runs = rows["run_id"].astype(str).to_numpy()
         self.explore = rows["case_set"].to_numpy() == "explore"
         self.device = rows["device_class"].astype(str).to_numpy()
+        self.max_abs = rows["max_abs"].to_numpy(np.float64)
+        #: within the limit that was in force when it was measured
+        self.passed = rows["num_exceeding"].fillna(0).to_numpy(np.int64) == 0
         self.arrays = _fit_rows(rows)
         self.judged = judged_rows(rows)
         #: Rows that can be fitted: imported ones have no envelope, and no tolerance covers a
