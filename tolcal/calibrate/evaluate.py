@@ -11,7 +11,7 @@ import pandas as pd
 
 from tolcal import bounds
 from tolcal.calibrate import fit, leaving
-from tolcal.calibrate.rows import Control, controls_of, judged_rows, select
+from tolcal.calibrate.rows import Control, controls_of, judged_rows, select, texts
 from tolcal.model import (
     DTYPES,
     BuggyRecall,
@@ -296,7 +296,7 @@ def locked(frame: pd.DataFrame, proposal: Proposal, legacy: Mapping[Cell, float]
             continue
         for kernel, group in rows.groupby("kernel", observed=True):
             caught = bounds.exceeds(judged_rows(group), tolerance)
-            runs = group["run_id"].astype(str).to_numpy()
+            runs = texts(group["run_id"])
             quiet = len(np.unique(runs)) - len(np.unique(runs[caught]))
             if quiet:
                 missed.append(f"{kernel} {dtype}: not caught in {quiet} of the runs")

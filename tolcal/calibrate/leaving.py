@@ -101,7 +101,7 @@ class _Costs:
             costs = np.array([self._sum(c, run) for c in candidates]) / count
             order = np.argsort(costs, kind="stable")
             if costs[order[1]] - costs[order[0]] > TIE:
-                return candidates[order[0]]
+                return candidates[int(order[0])]
         keep = slice(None) if run is None else self.codes != run
         return fit.cheapest(candidates, self.typical[keep], self.roundoff)
 
@@ -109,7 +109,8 @@ class _Costs:
         if candidate not in self.sums:
             atol, c = candidate
             logs = np.log(atol + c * self.roundoff * self.typical)
-            self.sums[candidate] = np.bincount(self.codes, logs, self.runs)
+            sums = np.bincount(self.codes, weights=logs, minlength=self.runs)
+            self.sums[candidate] = sums.astype(np.float64)
         sums = self.sums[candidate]
         return float(sums.sum() - (0.0 if run is None else sums[run]))
 
@@ -132,9 +133,7 @@ def pools(
     return found
 
 
-def without(
-    parts: list[tuple[Pool, Pool | None]], run: str, margin: float
-) -> Tolerance | None:
+def without(parts: list[tuple[Pool, Pool | None]], run: str, margin: float) -> Tolerance | None:
     """The wider of the fits of ``pools``, leaving that run out."""
     result: Tolerance | None = None
     for pool, lent in parts:
