@@ -109,8 +109,8 @@ class _Costs:
         if candidate not in self.sums:
             atol, c = candidate
             logs = np.log(atol + c * self.roundoff * self.typical)
-            sums = np.bincount(self.codes, weights=logs, minlength=self.runs)
-            self.sums[candidate] = sums.astype(np.float64)
+            by_run = np.bincount(self.codes, weights=logs, minlength=self.runs)
+            self.sums[candidate] = by_run.astype(np.float64)
         sums = self.sums[candidate]
         return float(sums.sum() - (0.0 if run is None else sums[run]))
 
