@@ -34,6 +34,7 @@ class Desk(Site):
 
     def __init__(self, hub: Any, folder: Path, records: Sequence[Record]) -> None:
         super().__init__(hub, folder, records)
+        self._digests: dict[Any, str] = {}
         narrow = msgspec.structs.replace(FORCE[RELU], scaled_tol=0.0)
         mark = msgspec.structs.replace(narrow.approved, value=narrow.value_digest)
         force = FORCE | {RELU: msgspec.structs.replace(narrow, approved=mark)}
@@ -50,8 +51,15 @@ class Desk(Site):
 
     @property
     def digest(self) -> str:
-        """That of the present proposal."""
-        return self.judged.document.proposal.digest
+        """That of the present proposal; judged once for each state of things."""
+        main, run = self.hub.main, max(self.hub.main.runs.values(), key=lambda run: run.id)
+        state = (
+            self.pull.number, self.pull.head_sha, self.pull.base_branch, run.id,
+            main.git.ref("refs/heads/main"), *sorted((self.folder / "history").iterdir()),
+        )  # fmt: skip
+        if state not in self._digests:
+            self._digests[state] = self.judged.document.proposal.digest
+        return self._digests[state]
 
     @property
     def judged(self) -> judging.Judged:
