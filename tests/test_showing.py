@@ -15,6 +15,7 @@ from report_support import busy, check_golden
 from tests_support import DATA, ROOT, make_record, make_stats
 
 from tolcal import history, tolerances
+from tolcal.report import FORMATS
 from tolcal.report.document import to_json
 
 SHOW = ("show", "softmax", "--history", str(DATA / "h200-history.parquet"))
@@ -90,12 +91,26 @@ def test_without_unicode_bars_are_ascii() -> None:
     assert shown.isascii()
 
 
-def test_a_report_without_unicode_is_no_traceback(tmp_path: Path) -> None:
+def test_a_terminal_without_unicode_is_no_traceback(tmp_path: Path) -> None:
     """What has no code in ASCII is a question mark."""
     path = tmp_path / "P.json"
-    path.write_text(to_json(busy()))
-    shown = piped("report", str(path), "--format", "comment", PYTHONIOENCODING="ascii")
-    assert "5.0e-2 ? 5.0e-4" in shown
+    made = busy()
+    notes = msgspec.structs.replace(made.proposal, notes=("a → b",))
+    path.write_text(to_json(msgspec.structs.replace(made, proposal=notes)))
+    assert "a ? b" in piped("report", str(path), PYTHONIOENCODING="ascii")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FORMATS if kind != "terminal"])
+def test_a_machine_format_is_utf8_in_every_locale(tmp_path: Path, kind: str) -> None:
+    """A page whose scripts lost a character is dead, and JSON in latin-1 can't be read."""
+    path = tmp_path / "P.json"
+    made = busy()
+    notes = msgspec.structs.replace(made.proposal, notes=("größer → 1\u20ac",))
+    made = msgspec.structs.replace(made, proposal=notes)
+    path.write_text(to_json(made), "utf-8")
+    for changes in ({"PYTHONIOENCODING": "latin-1"}, {"LC_ALL": "C", "PYTHONUTF8": "0",
+                    "PYTHONCOERCECLOCALE": "0"}):  # fmt: skip
+        assert piped("report", str(path), "--format", kind, **changes) == FORMATS[kind](made)
 
 
 def test_show_without_a_history(tmp_path: Path) -> None:
