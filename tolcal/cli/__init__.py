@@ -298,6 +298,10 @@ def _add_history_commands(history: argparse.ArgumentParser) -> None:
             "verify", "read every shard and check it",
             " Damage, a lost shard or an impossible record is exit status 2 and one line.",
         ),
+        (
+            "compact", "put all shards of a history folder into one",
+            " No record is lost, whenever it is interrupted; single files stay as they are.",
+        ),
     ):  # fmt: skip
         sub = verbs.add_parser(
             name,

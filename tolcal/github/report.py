@@ -93,17 +93,20 @@ def report(client: Client, inputs: Inputs, job: Job) -> int:
     run = judging.measuring(client.get(f"actions/runs/{event.run.id}"))
     for _ in range(ROUNDS):
         status, shown = _judge_and_publish(client, inputs, job, pull, run)
+        if shown is None:
+            break
         # A newer run may have ended, and its report been overtaken by this one.
         latest = judging.newest(client, inputs, sha, shown)
-        if shown is None or latest.order <= shown.order:
+        if latest.order <= shown.order:
             break
         run = latest
     return status
 
 
 def refresh(client: Client, inputs: Inputs, job: Job, pull: Pull) -> Judged:
-    """Judges the pull request as it is now, and publishes that: after an approval, say."""
-    judged = judging.judge(client, inputs, job, pulls.read(client, pull.number))
+    """Judges the head of ``pull`` as it is now, and publishes that: after an approval, say."""
+    current = pulls.read(client, pull.number, pull.head_sha)
+    judged = judging.judge(client, inputs, job, current)
     publish(client, inputs, job, judged)
     return judged
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jinja2
@@ -18,6 +19,7 @@ MAX_SUMMARY_BYTES = 1_000_000
 ROWS = 30
 
 
+@functools.cache
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("tolcal.report", "templates"),
