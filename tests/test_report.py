@@ -9,7 +9,6 @@ import math
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -451,11 +450,11 @@ def test_plain_leaves_nothing_that_means_anything(words: str) -> None:
 @settings(deadline=None, max_examples=200)
 @given(ANY)
 def test_code_leaves_nothing_that_ends_it(words: str) -> None:
-    """Between its two backticks: an allow-list, and at most 200 characters."""
+    """Between its two backticks: an allow-list, and at most 160 characters."""
     span = text.code(words)
     assert span[0] == span[-1] == "`"
-    assert re.fullmatch(r"[A-Za-z0-9_.:=+\-/ ?]{0,200}|.{1,199}…", span[1:-1])
-    assert len(span) <= 202
+    assert re.fullmatch(r"[A-Za-z0-9_.:=+\-/ ?]{0,160}|.{1,159}…", span[1:-1])
+    assert len(span) <= 162
 
 
 @pytest.mark.parametrize("words", HOSTILE)
@@ -509,11 +508,12 @@ def test_a_hostile_document_is_an_inert_comment(words: str) -> None:
     ]  # fmt: skip
     for rows in raw_tables(rendered):
         assert len(set(rows)) == 1, rows
-    assert [len(r) for r in tables(rendered)] == [len(r) for r in tables(reference())]
     said = "".join(t.content for t in inline(rest) if t.type in ("text", "text_special"))
     assert not re.search(r"@\w", said)
     assert "##[" not in rendered
-    assert rendered.count("\n") <= reference().count("\n")
+    if "more in the proposal" not in rendered:  # the longest words leave no room for all rows
+        assert [len(r) for r in tables(rendered)] == [len(r) for r in tables(reference())]
+        assert rendered.count("\n") <= reference().count("\n")
     assert len(rendered.encode()) <= markdown.MAX_BYTES
 
 

@@ -29,7 +29,7 @@ _ITEM = re.compile(r"(?:[-+]|\d{1,9}[.)])(?= |$)")
 
 def code(text: str) -> str:
     """``text`` as an inert code span."""
-    return f"`{cut(_UNSAFE.sub('?', text), 200) or '-'}`"
+    return f"`{cut(_UNSAFE.sub('?', text), 160) or '-'}`"
 
 
 def quoted(text: str) -> str:
