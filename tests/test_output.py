@@ -112,6 +112,17 @@ def test_what_is_no_file_is_written_as_it_is(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["pipe"]
 
 
+def test_standard_output_by_name(proposal: Path) -> None:
+    """/dev/stdout is a link to what has no name of its own where it is a pipe."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tolcal", "report", "P.json", "--format", "json", "--out",
+         "/dev/stdout"],
+        cwd=proposal.parent, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True,
+        text=True,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, proposal.read_text(), "")
+
+
 # --- never over something else --------------------------------------------------------------
 
 

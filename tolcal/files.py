@@ -24,7 +24,7 @@ def replace(path: Path, content: str | bytes) -> None:
     given, path = path, Path(os.path.realpath(path))
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
-        if path.exists() and not path.is_file() and not path.is_dir():
+        if given.exists() and not given.is_file() and not given.is_dir():
             given.write_bytes(raw)
             return
         mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
