@@ -146,7 +146,7 @@ def scrubbed(desk: Desk, text: str) -> str:
 
 @pytest.fixture
 def desk(
-    hub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trusted: list[Record]
+    hub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trusted: Path
 ) -> Iterator[Desk]:
     """One with a history; reports in this process are without charts, which are slow."""
     folder = tmp_path / "checkout"
