@@ -119,7 +119,7 @@ def test_a_broken_control_blocks_until_it_is_mended(copy: Path) -> None:
 def test_without_the_charts_library_there_is_all_but_the_report(copy: Path) -> None:
     """One line says how to get it; a report of another run is not left lying about."""
     stale = copy / "out" / "report.html"
-    stale.write_text("of another run")
+    stale.write_text("<!doctype html><title>tolcal</title>of another run")
     options = ["ci", "relu", "--device", "cpu", "--gate", "1", "--cases", "0"]
     code = f"import sys; sys.modules['altair'] = None; from tolcal.cli import main; main({options})"
     done = subprocess.run([sys.executable, "-c", code], cwd=copy, capture_output=True, text=True)

@@ -40,6 +40,9 @@ def entry() -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Runs one command; returns its exit status."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed (`>&-`): whoever did it wants to read nothing
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
     parser = build_parser()
     args = parser.parse_args(argv)
     if isinstance(sys.stdout, io.TextIOWrapper):

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from tolcal import files
 from tolcal.github import artifacts, checks, judging, outputs, pulls, sticky
 from tolcal.github.checks import Conclusion, Outcome
 from tolcal.github.client import ApiError, Client
@@ -233,11 +234,11 @@ def _write_files(inputs: Inputs, document: Document, comment: str) -> Any:
     """``comment.md``, ``proposal.json`` and ``report.html``; returns the path to look at."""
     inputs.out.mkdir(parents=True, exist_ok=True)
     page = inputs.out / "proposal.json"
-    page.write_text(to_json(document), "utf-8")
-    (inputs.out / "comment.md").write_text(comment, "utf-8")
+    files.replace(page, to_json(document))
+    files.replace(inputs.out / "comment.md", comment)
     html = inputs.out / "report.html"
     html.unlink(missing_ok=True)  # of another run
     with contextlib.suppress(ModuleNotFoundError):  # comes with tolcal[html]
-        html.write_text(FORMATS["html"](document), "utf-8")
+        files.replace(html, FORMATS["html"](document))
         page = html
     return page
