@@ -528,7 +528,6 @@ def test_whatever_answers_it_is_read_or_an_error(
                 calls.download("actions/artifacts/1/zip", 20)
             case "graphql":
                 calls.graphql("query { viewer { login } }")
-    any_hub.faults.clear()
     any_hub.violations.clear()
 
 
