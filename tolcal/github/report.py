@@ -174,7 +174,7 @@ def _without(run: Measuring, conclusion: Conclusion, why: str) -> Outcome:
 
 
 def conclude(document: Document, fail_on: tuple[str, ...]) -> Conclusion:
-    """``neutral`` is what blocks where nothing shall fail."""
+    """``neutral``: what blocks where nothing shall fail, and a run that judged nothing."""
     findings = document.verdict.findings if document.verdict else ()
     kinds = {f.kind for f in findings}
     failing = {
@@ -184,7 +184,7 @@ def conclude(document: Document, fail_on: tuple[str, ...]) -> Conclusion:
     }
     if any(failing.get(word) for word in fail_on):
         return "failure"
-    return "neutral" if document.blocks else "success"
+    return "neutral" if document.blocks or text.not_judged(document.verdict) else "success"
 
 
 def publish(client: Client, inputs: Inputs, job: Job, judged: Judged) -> Conclusion:
