@@ -38,7 +38,7 @@ def test_what_ingest_says(flow: Flow, capsys: pytest.CaptureFixture[str]) -> Non
     assert flow.outputs == {"history-artifact": "tolcal-history", "history-path": folder}
     run = sorted(flow.hub.main.runs)[-1]
     assert flow.said == [
-        "- for upload: 1 record, 0 of them older; 1 earlier artifact hold the rest",
+        "- for upload: 1 record, 0 of them older; the rest is in 1 earlier artifact",
         f"- 1 record of run {run} read, 1 of them new to the history, which has 4",
     ]
     log = capsys.readouterr().err.splitlines()

@@ -195,7 +195,7 @@ def _git_sha(data: bytes) -> str:
 
 def _push(client: Client, branch: str, folder: Path, tip: Tip, message: str) -> Tip:
     """A commit of the folder on top of ``tip``. Conflict if the branch has moved since."""
-    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    files = {p.name: p.read_bytes() for p in folder.iterdir() if _FILE.fullmatch(p.name)}
     files[_README] = _TEXT.encode()
     blobs: dict[str, str] = {}
     for name, data in sorted(files.items()):
