@@ -234,7 +234,7 @@ def test_the_command(flow: Flow) -> None:
     assert len(history.read_table([upload / "history.parquet"])) == 1
     for how, says in (
         ({"GITHUB_EVENT_NAME": "pull_request"}, "tolcal: ingest was started by pull_request on "),
-        ({"TOLCAL_TOKEN": "wrong"}, "tolcal: GET of octo/kernels at http://127.0.0.1:"),
+        ({"TOLCAL_TOKEN": "wrong"}, "tolcal: GET repository of octo/kernels at http://127.0.0.1:"),
     ):
         done = start(**how)
         assert done.returncode == 2
