@@ -404,6 +404,7 @@ def test_missing_extra(proposal_file: Path, blocked: str, argv: list[str], extra
         ["report", "P.json", "--format", "json"],
         ["report", "P.json"],
         ["approve", "P.json", "--by", "me"],
+        ["show", "--approvals", "--tolerances", str(CORPUS.parent / "tolerances.toml")],
         ["show", "--corpus", str(CORPUS)],
         ["show", "softmax", "--corpus", str(CORPUS)],
     ],

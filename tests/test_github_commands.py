@@ -65,7 +65,7 @@ def test_the_whole_round_trip_as_a_process(desk: Desk) -> None:
     )  # fmt: skip
     assert mark.value == widened.value_digest
     assert widened.evidence
-    assert widened.evidence.runs == 20
+    assert widened.evidence.runs == 8
     before = tolerances.of_text(desk.before, PATH)
     assert desk.cells == before | {RELU: widened}
     assert desk.file.startswith(NOTE)
@@ -250,7 +250,7 @@ def test_the_same_command_twice_is_harmless(desk: Desk) -> None:
     mark = desk.cells[SOFTMAX].approved
     assert mark
     assert scrubbed(desk, said) == (
-        f"Done already: `DIGEST` was approved by `write` at {mark.at} in "
+        f"Done already: `DIGEST` was approved by `write` at `{mark.at}` in "
         "[`SHA`](https://github.example/octo/kernels/commit/SHA)."
     )
     assert head[:7] in said
@@ -561,7 +561,7 @@ def test_a_fork_gets_a_pull_request_of_its_own(fork: Desk) -> None:
     # Again, by somebody else
     again = fork.ask("maintain", f"/tolcal approve {digest} softmax")
     assert again.startswith(
-        f"Done already: `{digest}` was approved by `write` at {mark.at} in http"
+        f"Done already: `{digest}` was approved by `write` at `{mark.at}` in http"
     )
     # And the other part
     fork.ask("maintain", f"/tolcal widen {digest} relu/float32 because x")
@@ -614,7 +614,8 @@ def test_a_file_that_the_author_broke_is_not_edited(desk: Desk) -> None:
     desk.measure(desk.pull, claims(1))
     desk.measured = desk.pull.head_sha
     said = desk.ask("write", APPROVE)
-    assert re.fullmatch(r"Not done: tolerances.toml:\d+: gelu.float16.atol: .*\.", said), said
+    plain = said.replace("\u200d", "")
+    assert re.fullmatch(r"Not done: tolerances.toml:\d+: gelu.float16.atol: .*\.", plain), said
     assert untouched(desk)
 
 
@@ -662,11 +663,11 @@ def test_status(desk: Desk) -> None:
     at = desk.cells[SOFTMAX].approved
     assert at
     assert scrubbed(desk, said) == (
-        "**1 regression.** Head `SHA`, proposal `DIGEST`.\n\n"
+        "**blocked by 1 regression.** Head `SHA`, proposal `DIGEST`.\n\n"
         "In it: 1 cell that would be looser.\n\n"
         f"```\n/tolcal widen {desk.digest} relu/float32 because ...\n```\n\n"
         "Approved on this head, and counted:\n\n"
-        f"- `softmax/float32`: approved by `write` at {at.at} in #41\n\n"
+        f"- `softmax/float32`: approved by `write` at `{at.at}` in #41\n\n"
         "On this head and **not counted**:\n\n"
         "- `relu/float32`: no approval of proposal 9c1e7a40d2b86f13 by a comment on this pull "
         "request; values that were approved elsewhere count once they are merged"
@@ -680,13 +681,13 @@ def test_explain(desk: Desk) -> None:
     assert re.sub(r"relu_triton:[0-9a-f]{16}", "relu_triton:CASE", said) == (
         "**`relu/float32`**\n\n"
         "- in force: residual at most 1.49012e-08 + 0 u (&#124;ref&#124; + sigma), bias at most "
-        "0.31; approved by `a-maintainer` at 2026-04-01T10:12:00+00:00 in #7\n"
+        "0.31; approved by `a-maintainer` at `2026-04-01T10:12:00+00:00` in #7\n"
         "- it rests on 800 rows of 20 runs on NVIDIA H200; 0 of 20 held-out runs red (at most "
         "14.0 % of runs, 95 % confidence); detectable recall -\n"
         "- proposed (looser): residual at most 4.48e-08 + 0 u (&#124;ref&#124; + sigma), bias at "
         "most 0.01; of the error at the median element 7.5e-8 is allowed now, 1.0e-7 "
         "proposed (1.4x looser)\n"
-        "- from 800 rows of 20 runs on NVIDIA H200; 0 of 20 held-out runs red (at most 14.0 % of "
+        "- from 800 rows of 8 runs on NVIDIA H200; 0 of 8 held-out runs red (at most 31.3 % of "
         "runs, 95 % confidence); detectable recall -\n"
         "- worst case of a control: `relu_triton` at `B=1 S=7 H=256` needs 0.5 of what is "
         "proposed; `tolcal replay relu_triton:CASE`\n"

@@ -68,6 +68,84 @@ def test_golden_of_show() -> None:
     check_golden("show-softmax.txt", piped(*SHOW, COLUMNS="80"))
 
 
+APPROVALS = """\
+schema = 1
+
+[softmax.float16]
+atol = 1e-5
+scaled_tol = 0.0
+allclose = {atol = 1e-3, rtol = 1e-3}
+
+[softmax.float16.approved]
+by = "ada"
+at = 2026-12-01T10:12:00Z
+digest = "9c1e7a40d2b86f13"
+value = "SOFTMAX"
+pr = 41
+
+[softmax.float16.on.sm_90]
+atol = 1e-4
+scaled_tol = 0.0
+allclose = {atol = 1e-3, rtol = 1e-3}
+
+[gelu.float32]
+atol = 2e-5
+scaled_tol = 0.0
+allclose = {atol = 1e-3, rtol = 1e-3}
+
+[gelu.float32.approved]
+by = "ada"
+at = "2026-12-01T10:12:00Z"
+digest = "9c1e7a40d2b86f13"
+value = "0000000000000000"
+pr = 41
+
+[relu.float32]
+atol = 3e-5
+scaled_tol = 0.0
+allclose = {atol = 1e-3, rtol = 1e-3}
+
+[relu.float32.approved]
+by = "eve \\u001b[31m\\n::error::x"
+at = "2026-12-02T08:00:00Z"
+digest = "0123456789abcdef"
+value = "RELU"
+reason = "it sums\\nin another order"
+"""
+
+
+def test_golden_of_approvals(tmp_path: Path) -> None:
+    """Each approval once, the latest first, with what was changed since or never approved."""
+    path = tmp_path / "t.toml"
+    path.write_text(APPROVALS)
+    text = APPROVALS
+    for name, cell in (("SOFTMAX", ("softmax", "float16")), ("RELU", ("relu", "float32"))):
+        text = text.replace(name, tolerances.read(path)[cell].value_digest)
+    path.write_text(text)
+    given = ("show", "--approvals", "--tolerances", str(path), "--corpus", str(tmp_path / "none"))
+    assert piped(*given) == (
+        "2026-12-02T08:00:00Z  eve [31m ::error::x, proposal 0123456789abcdef\n"
+        "  because it sums in another order\n"
+        "  relu/float32\n"
+        "2026-12-01T10:12:00Z  ada in #41, proposal 9c1e7a40d2b86f13\n"
+        "  softmax/float16, gelu/float32 (CHANGED BY HAND since)\n"
+        "nobody approved  softmax/float16 on sm_90\n"
+    )
+    assert piped(*given, "softmax") == (
+        "2026-12-01T10:12:00Z  ada in #41, proposal 9c1e7a40d2b86f13\n"
+        "  softmax/float16\n"
+        "nobody approved  softmax/float16 on sm_90\n"
+    )
+
+
+def test_approvals_of_the_shipped_file() -> None:
+    """All 42 cells, by the maintainers, and none changed since."""
+    shown = piped("show", "--approvals")
+    assert shown.count("/") == 42
+    assert "BY HAND" not in shown
+    assert "nobody approved" not in shown
+
+
 def test_a_terminal_and_a_pipe_show_the_same() -> None:
     """`show` has no colour to lose, with or without NO_COLOR."""
     plain = piped(*SHOW, COLUMNS="80")

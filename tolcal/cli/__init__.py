@@ -199,6 +199,8 @@ def build_parser() -> argparse.ArgumentParser:
         "tolcal show softmax",
     )  # fmt: skip
     show.add_argument("op", nargs="?", metavar="OP", help="only this op, in full")
+    show.add_argument("--approvals", action="store_true",
+                      help="list who approved what, when, where and why")  # fmt: skip
     show.add_argument("--tolerances", metavar="F", help="the file to read")
     options.add_corpus(show)
     options.add_history(show)

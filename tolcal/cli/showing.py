@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tolcal import corpus, tolerances, tomlfile
-from tolcal.cli import config
+from tolcal.cli import approvals, config
 from tolcal.model import Op, TolcalError, Tolerance, one_line
 from tolcal.report import glyphs, text
 
@@ -45,6 +45,10 @@ def show(args: argparse.Namespace) -> int:
             f"no corpus in {settings.corpus} and no tolerances in {settings.tolerances}; start "
             "with `tolcal new OP`, or give --corpus and --tolerances"
         )
+    if args.approvals:
+        for line in approvals.lines({c: t for c, t in approved.items() if args.op in (None, c[0])}):
+            say(line)
+        return 0
     for name in names if args.op is None else [args.op]:
         op = next((op for op in ops if op.name == name), None)
         if args.op is None:

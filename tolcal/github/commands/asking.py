@@ -152,7 +152,7 @@ def _by(tolerance: Tolerance) -> str:
         return "nobody has approved it"
     where = f" in #{mark.pr}" if mark.pr is not None else ""
     because = f" because {text.plain(mark.reason)}" if mark.reason else ""
-    return f"approved by {text.code(mark.by)} at {text.plain(mark.at)}{where}{because}"
+    return f"approved by {text.code(mark.by)} at {text.code(mark.at)}{where}{because}"
 
 
 def _some(rows: list[str]) -> str:

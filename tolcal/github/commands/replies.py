@@ -144,7 +144,7 @@ def rejecting(digest: str, who: people.Person, reason: str) -> str:
 
 def done_before(digest: str, by: str, at: str, where: str) -> str:
     """A command that was carried out before; ``where`` is Markdown."""
-    when = f" at {text.plain(at)}" if at else ""
+    when = f" at {text.code(at)}" if at else ""
     return f"Done already: {text.code(digest)} was approved by {text.code(by)}{when} in {where}."
 
 
