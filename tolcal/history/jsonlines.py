@@ -238,8 +238,7 @@ def _values(
 def _parse(name: Path | str, number: int, line: bytes) -> _Line:
     try:
         raw = msgspec.json.decode(line)
-        if line.count(b":") != _keys(raw):
-            json.loads(line.decode(), object_pairs_hook=_once)
+        _check_keys(line, raw)
         record = raw.get("record") if isinstance(raw, dict) else None
         if isinstance(record, dict) and isinstance(record.get("stats"), dict):
             record["stats"] = {key: _number(v) for key, v in record["stats"].items()}
@@ -257,6 +256,12 @@ def _parse(name: Path | str, number: int, line: bytes) -> _Line:
             "was used, measure again or drop that line"
         ) from None
     return parsed
+
+
+def _check_keys(line: bytes, raw: Any) -> None:
+    """ValidationError for a key that stands twice in an object, of which `raw` has the last."""
+    if line.count(b":") != _keys(raw):
+        json.loads(line.decode(), object_pairs_hook=_once)
 
 
 def _keys(value: Any) -> int:
