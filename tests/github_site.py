@@ -5,6 +5,7 @@ What the trusted job has checked out lies in `folder`, which is the working dire
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -118,7 +119,9 @@ class Site:
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-        self.inputs = Inputs(history=str(past), out=folder / "out")
+        if past.exists():
+            shutil.copytree(past, folder / "history")
+        self.inputs = Inputs(history=str(folder / "history"), out=folder / "out")
 
     def pull(self, files: Mapping[str, str | bytes | None], **options: Any) -> Pull:
         """A pull request that changes those files."""

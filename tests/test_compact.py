@@ -157,6 +157,25 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
     assert counts == {1, 2, 3, 4, 5}
 
 
+@pytest.mark.parametrize("name", ["_listed", "shards"])
+def test_compacted_amid_a_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A reader that has just looked at MANIFEST, or at the files, finds them elsewhere."""
+    fill(tmp_path, 3)
+    real, done = getattr(folder, name), []
+
+    def looked_at(at: Path) -> object:
+        found = real(at)
+        if not done:
+            done.append(at)
+            history.compact(at)
+        return found
+
+    monkeypatch.setattr(folder, name, looked_at)
+    assert records(tmp_path) == list(range(7))
+
+
 def test_readers_and_writers_meanwhile(tmp_path: Path) -> None:
     """While one process compacts over and over, others add and read, and nobody notices."""
     code = (

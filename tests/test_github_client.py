@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import gzip
 import json
 import logging
@@ -10,7 +11,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -194,6 +195,12 @@ def test_a_limit_that_names_no_time_doubles(hub: Hub, pull: int, clock: Clock) -
     with pytest.raises(Unavailable, match="a rate limit, 960 s more to wait"):
         client(hub, clock).get(f"pulls/{pull}")
     assert clock.slept == [60, 120, 240, 480]
+
+
+def test_nothing_remains_and_no_time_is_named(hub: Hub, pull: int, clock: Clock) -> None:
+    hub.fail(status=429, times=2, headers={"X-RateLimit-Remaining": "0"})
+    client(hub, clock).get(f"pulls/{pull}")
+    assert clock.slept == [60, 120]
 
 
 def test_a_limit_beyond_the_job_is_said_at_once(hub: Hub, pull: int, clock: Clock) -> None:
@@ -383,6 +390,20 @@ def test_the_fields_of_a_422_are_named(hub: Hub, pull: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        ("GET check-runs/1", "give the job's token the permission `checks: read`"),
+        ("POST check-runs", "give the job's token the permission `checks: write`"),
+        ("GET collaborators/a/permission", "give the job's token the permission `metadata: read`"),
+        ("GET repository", "the token may not do this"),
+    ],
+)
+def test_a_permission_by_the_path_alone(call: str, text: str) -> None:
+    found = errors.of_reply(call, "o/r", 403, {}, b"[" * 60_000, NOW, 0).error
+    assert str(found) == f"{call} of o/r: GitHub answered 403: {text}"
+
+
+@pytest.mark.parametrize(
     ("make", "grants", "text"),
     [
         (lambda calls: list(calls.pages("pulls")), {}, "`pull-requests: read`"),
@@ -429,8 +450,9 @@ def test_a_page_that_is_none(hub: Hub, pull: int) -> None:
 
 
 def test_an_endless_answer_is_cut(hub: Hub, pull: int) -> None:
-    bomb = gzip.compress(b" " * (transport.MAX_BODY + 2))
-    hub.fail(status=200, headers={"Content-Encoding": "gzip"}, body=bomb)
+    """Who read to its end would find a wrong checksum."""
+    bomb = gzip.compress(b" " * (transport.MAX_BODY + 2**20))
+    hub.fail(status=200, headers={"Content-Encoding": "gzip"}, body=bomb[:-8] + b"8 bytes.")
     with pytest.raises(ApiError, match="over 67108864 bytes, the most that is read"):
         client(hub).get(f"pulls/{pull}")
 
@@ -458,6 +480,55 @@ def test_no_answer_makes_a_traceback(status: int, headers: dict[str, str], body:
     assert str(found.error).startswith(f"GET pulls of o/r at x: GitHub answered {status}")
     assert found.again or found.wait is None
     assert found.wait is None or found.wait >= 1
+
+
+@pytest.fixture(scope="module")
+def any_hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
+    """A hub for many examples."""
+    made = Hub(tmp_path_factory.mktemp("any") / "hub")
+    made.repository()
+    yield made
+    made.close()
+
+
+HEADER = st.one_of(
+    st.text(st.characters(min_codepoint=32, max_codepoint=255, exclude_characters="\x7f")),
+    st.sampled_from(["0", "1", "http://[", "//x", "gzip", "deflate", '<?page=2>; rel="next"', "<"]),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    status=st.one_of(st.integers(200, 599), st.sampled_from([200, 301, 302, 307])),
+    headers=st.dictionaries(
+        st.sampled_from(["Link", "Location", "Retry-After", "Content-Encoding", "Content-Type"]),
+        HEADER,
+    ),
+    body=st.one_of(st.binary(max_size=40), st.sampled_from([b"[]", b"{}", b'[{"a": 1}]'])),
+    how=st.sampled_from(["get", "pages", "post", "delete", "download", "graphql"]),
+)
+def test_whatever_answers_it_is_read_or_an_error(
+    any_hub: Hub, status: int, headers: dict[str, str], body: bytes, how: str
+) -> None:
+    any_hub.fail(
+        status=status, headers=headers, body=b"" if status in (204, 304) else body, times=7
+    )
+    calls = client(any_hub)
+    with contextlib.suppress(ApiError):
+        match how:
+            case "get":
+                calls.get("pulls")
+            case "pages":
+                list(calls.pages("pulls"))
+            case "post":
+                calls.post("pulls", {}, done=lambda: None)
+            case "delete":
+                calls.delete("pulls/1")
+            case "download":
+                calls.download("actions/artifacts/1/zip", 20)
+            case "graphql":
+                calls.graphql("query { viewer { login } }")
+    any_hub.violations.clear()
 
 
 # The token

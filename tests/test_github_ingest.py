@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +12,9 @@ import msgspec
 import pytest
 from github_support import Hub, client, hub
 from ingest_support import Flow
-from tests_support import make_record, make_run, make_stats
+from tests_support import ROOT, make_record, make_run, make_stats
 
-from tolcal import tolerances
+from tolcal import history, tolerances
 from tolcal.github import artifacts, ingest
 from tolcal.github.carried import Lost
 from tolcal.github.client import Forbidden, Unavailable
@@ -199,6 +202,44 @@ def test_a_folder_for_a_history(flow: Flow) -> None:
     flow.inputs = msgspec.structs.replace(flow.inputs, history=str(flow.folder / "h.parquet"))
     with pytest.raises(TolcalError, match="records are added to a folder, and this names a file"):
         flow.ingest(run)
+
+
+def test_the_command(flow: Flow) -> None:
+    """`tolcal github ingest` as the action starts it: outputs, summary, log, exit status."""
+    approve(flow)
+    run = flow.run()
+    sha = flow.hub.main.git.ref("refs/heads/main")
+    record = make_record(run=make_run(commit=sha), stats=make_stats(2.0**-10))
+    flow.measure(run, [record, make_record(run=record.run, kernel="softmax_other")])
+    environment = flow.hub.environment("push", {}, run=run)
+    command = [
+        sys.executable, "-m", "tolcal", "github", "ingest", "--history", "artifact",
+        "--tolerances", flow.inputs.tolerances, "--out", str(flow.inputs.out),
+    ]  # fmt: skip
+
+    def start(**changes: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command, cwd=flow.folder, capture_output=True, text=True, timeout=120, check=False,
+            env={"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"], **environment, **changes},
+        )  # fmt: skip
+
+    done = start()
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.splitlines()[-1].startswith("tolcal: REGRESSION on the default branch: ")
+    upload = flow.inputs.out / "history-upload"
+    assert Path(environment["GITHUB_OUTPUT"]).read_text() == (
+        f"history-artifact=tolcal-history\nhistory-path={upload}\n"
+    )
+    assert "REGRESSION" in Path(environment["GITHUB_STEP_SUMMARY"]).read_text()
+    assert len(history.read_table([upload / "history.parquet"])) == 1
+    for how, says in (
+        ({"GITHUB_EVENT_NAME": "pull_request"}, "tolcal: ingest was started by pull_request on "),
+        ({"TOLCAL_TOKEN": "wrong"}, "tolcal: GET of octo/kernels at http://127.0.0.1:"),
+    ):
+        done = start(**how)
+        assert done.returncode == 2
+        assert done.stderr.startswith(says)
+        assert len(done.stderr.splitlines()) == 1
 
 
 # --- faults of GitHub -----------------------------------------------------------------------

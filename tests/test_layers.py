@@ -182,6 +182,8 @@ def test_every_stage_is_in_the_table() -> None:
         # The parent of the workers: nothing that a kernel does may reach it.
         ("tolcal.measure", "torch triton pandas pyarrow ray"),
         ("tolcal.cli.measuring", "torch triton ray"),
+        ("tolcal.github.histories", "torch triton"),
+        ("tolcal.github.ingest", "torch triton"),
     ],
 )
 def test_importing_stays_light(module: str, never: str) -> None:

@@ -27,6 +27,7 @@ __all__ = [
     "content",
     "named",
     "of_run",
+    "one",
     "records",
     "stamp",
 ]  # fmt: skip
@@ -37,6 +38,7 @@ MAX_UNPACKED = 512 * 2**20
 MAX_ROWS = 500_000
 MAX_SHARDS = 256  # of a matrix, as GitHub limits it
 RECORDS = "records.jsonl.gz"
+PAGE = 100
 
 _NAME = re.compile(
     r"tolcal-records-([1-9][0-9]{0,18})-([1-9][0-9]{0,5})-([1-9][0-9]{0,2})of([1-9][0-9]{0,2})"
@@ -103,13 +105,27 @@ def of_run(client: Client, run_id: int) -> list[Artifact]:
     return [_artifact(raw) for raw in client.pages(f"actions/runs/{run_id}/artifacts", "artifacts")]
 
 
-def named(client: Client, name: str) -> list[Artifact]:
-    """Artifacts of that name of all runs, the newest first (complaints 2 and 3)."""
-    found = [_artifact(raw) for raw in client.pages("actions/artifacts", "artifacts", name=name)]
-    # Pages shift when something is uploaded in between, and one may come twice.
-    exact = {artifact.id: artifact for artifact in found if artifact.name == name}
-    # By time where GitHub says it; ids grow as well.
-    return sorted(exact.values(), key=_age, reverse=True)
+def named(client: Client, name: str) -> Iterator[list[Artifact]]:
+    """Artifacts of that name of all runs: some at a time, the newest first, as GitHub lists them
+    (complaints 2 and 3).
+    """
+    some: list[Artifact] = []
+    for raw in client.pages("actions/artifacts", "artifacts", name=name):
+        artifact = _artifact(raw)
+        if artifact.name == name:
+            some.append(artifact)
+        if len(some) == PAGE:
+            yield sorted(some, key=_age, reverse=True)
+            some = []
+    yield sorted(some, key=_age, reverse=True)
+
+
+def one(client: Client, number: int) -> Artifact:
+    """By its id. Missing if it is gone."""
+    try:
+        return _artifact(client.get(f"actions/artifacts/{number}"))
+    except NotFound as error:
+        raise Missing(f"artifact {number} has expired or was deleted: {error}") from None
 
 
 def _age(artifact: Artifact) -> tuple[float, int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,6 +34,8 @@ MEMBER = "history.parquet"
 MAX_BYTES = 2 * 2**30
 #: Records of one part, unless it has to be larger to carry what expires.
 MAX_ROWS = 2_500_000
+#: Ids that a manifest keeps, of years of ingests.
+MAX_IDS = 20_000
 
 
 class Lost(TolcalError):
@@ -55,9 +57,8 @@ class Carried(msgspec.Struct, frozen=True):
     table: pa.Table
     notes: tuple[str, ...]
     parts: tuple[Loaded, ...]  # that together are the table
-    read: tuple[Loaded, ...]  # those, and what they made needless
-    #: artifacts of the default branch that GitHub still lists, by id
-    listed: dict[int, Artifact]
+    covers: frozenset[int]  # ids of all artifacts that need no longer be looked at
+    nothing: bool  # no part was found
     given_up: bool  # there were losses, which were accepted
 
 
@@ -72,134 +73,159 @@ def read(client: Client, inputs: Inputs, home: Home, accept_loss: bool = False) 
 
     A repository in which no ingest has ever succeeded has an empty one.
     """
-    named = artifacts.named(client, NAME)
-    ours = [artifact for artifact in named if trust.listed_as_ours(artifact, home)]
-    notes = _passed_over(["elsewhere"] * (len(named) - len(ours)))
-    loaded: dict[int, Loaded] = {}
-    gone = _heads(client, inputs, home, ours, loaded, notes)
-    if not loaded:
-        _nothing(client, inputs, home, gone, accept_loss, notes)
-    lost = _parts(client, {artifact.id: artifact for artifact in ours}, loaded)
-    # What one part took in may be gone by now, or be here twice.
-    absorbed = {number for one in loaded.values() for number in one.manifest.absorbed}
-    lost = [part for part in lost if part.id not in absorbed]
-    parts = tuple(one for number, one in loaded.items() if number not in absorbed)
-    table = tables.union(columns.empty(), *(one.table for one in parts))
-    if lost:
-        text = (
+    reader = _Reader(client, inputs, home)
+    reader.find_heads(everything=accept_loss)
+    lost = reader.read_parts() if reader.loaded else reader.beginning()
+    found = reader.carried(lost if accept_loss else "")
+    if lost and not accept_loss:
+        rows = len(found.table)
+        left = f"the {plural(rows, 'record')} left" if rows else "an empty one"
+        raise Lost(f"{lost}; {_REMEDY.format(left=left)}")
+    return found
+
+
+class _Reader:
+    """Finds the parts: those that no later one covers, and then those that these name."""
+
+    def __init__(self, client: Client, inputs: Inputs, home: Home) -> None:
+        self.client, self.inputs, self.home = client, inputs, home
+        self.loaded: dict[int, Loaded] = {}
+        self.seen: dict[int, Artifact] = {}  # of the default branch
+        self.covered: set[int] = set()
+        self.gone: list[Artifact] = []  # expired, and of which no later part knows
+        self.passed: Counter[str] = Counter()
+        self.elsewhere: list[Artifact] = []  # of other branches of this repository
+        self.reasons: dict[int, str] = {}  # by run
+
+    def find_heads(self, everything: bool) -> None:
+        """Loads what no newer part covers. Parts that ran side by side are near in time, so a
+        hundred in a row without one are the end, unless ``everything`` is asked for.
+        """
+        for some in artifacts.named(self.client, NAME):
+            known, before = 0, (len(self.loaded), len(self.gone))
+            for artifact in some:
+                if not trust.listed_as_ours(artifact, self.home):
+                    self.passed["elsewhere"] += 1
+                    if artifact.repository_id == artifact.head_repository_id == self.home.id:
+                        self.elsewhere.append(artifact)
+                    continue
+                self.seen[artifact.id] = artifact
+                if artifact.id in self.covered:
+                    known += 1
+                else:
+                    self._load_head(artifact)
+            if known and before == (len(self.loaded), len(self.gone)) and not everything:
+                return
+
+    def _load_head(self, artifact: Artifact) -> None:
+        reason = self._why_not(artifact)
+        if reason:
+            self.passed[reason] += 1
+            return
+        try:
+            found = load(self.client, artifact)
+        except Missing:
+            self.gone.append(artifact)
+            return
+        if not trust.on_default_branch(self.client, artifact.head_sha, self.home):
+            branch = self.home.default_branch
+            raise Rejected(
+                f"artifact {NAME} of run {artifact.run_id} is refused: commit "
+                f"{artifact.head_sha[:12]} is not on {branch}: the branch was rewritten, or a tag "
+                "has its name; delete the artifact, or bring the commit back"
+            )
+        self.loaded[artifact.id] = found
+        self.covered.update(found.manifest.covers)
+
+    def _why_not(self, artifact: Artifact) -> str:
+        run = artifact.run_id
+        if run not in self.reasons:
+            source = trust.source(self.client, run)
+            self.reasons[run] = trust.why_not(source, self.home, self.inputs.ingest_workflow)
+        return self.reasons[run]
+
+    def beginning(self) -> str:
+        """Of no part at all: what was lost; "" if there never was one."""
+        if self.gone:
+            run, what = self.gone[0].run_id, "every artifact of it has expired"
+        elif before := trust.ingested_before(self.client, self.home, self.inputs.ingest_workflow):
+            run, what = before, "no artifact of it is left"
+        elif moved := self._of_another_branch():
+            run, what = moved.run_id, "the default branch had another name then"
+        else:
+            return ""
+        return f"the history is lost: run {run} ingested records, and {what}"
+
+    def _of_another_branch(self) -> Artifact | None:
+        """The newest one that ingest uploaded when another branch was the default."""
+        for artifact in self.elsewhere[:5]:
+            if self._why_not(artifact) == trust.OTHER_BRANCH:
+                return artifact
+        return None
+
+    def read_parts(self) -> str:
+        """Loads what the heads name; returns what of it was lost."""
+        lost: list[Part] = []
+        named = {part.id: part for one in self.loaded.values() for part in one.manifest.parts}
+        for number in named.keys() - self.loaded.keys():
+            part = named[number]
+            try:
+                artifact = self.seen.get(number) or artifacts.one(self.client, number)
+                found = load(self.client, artifact)
+            except Missing:
+                lost.append(part)
+                continue
+            if found.sha256 != part.sha256:
+                raise Rejected(
+                    f"artifact {NAME} of run {part.run} is refused: its content is not what a "
+                    "later one says of it"
+                )
+            self.loaded[number] = found
+        # A part that ran side by side may have taken it in.
+        absorbed = self._absorbed()
+        lost = [part for part in lost if part.id not in absorbed]
+        if not lost:
+            return ""
+        return (
             f"the history lost {plural(sum(part.rows for part in lost), 'record')}: artifact "
             f"{NAME} of run {', '.join(str(part.run) for part in lost[:5])} has expired or was "
             "deleted"
         )
-        if not accept_loss:
-            left = plural(len(table), "record") + " left"
-            raise Lost(f"{text}; {_REMEDY.format(left='the ' + left)}")
-        notes.append(f"{text}; that was accepted")
-    listed = {artifact.id: artifact for artifact in ours}
-    given_up = accept_loss and bool(lost or gone)
-    return Carried(table, tuple(notes), parts, tuple(loaded.values()), listed, given_up)
 
+    def _absorbed(self) -> set[int]:
+        return {number for one in self.loaded.values() for number in one.manifest.absorbed}
 
-def _heads(
-    client: Client,
-    inputs: Inputs,
-    home: Home,
-    ours: list[Artifact],
-    loaded: dict[int, Loaded],
-    notes: list[str],
-) -> list[Artifact]:
-    """Loads the newest artifact, and others that no newer one covers; returns those gone."""
-    covered: set[int] = set()
-    verdicts: dict[int, str] = {}
-    foreign: list[str] = []
-    gone: list[Artifact] = []
-    for artifact in ours:
-        if artifact.id in covered:
-            continue
-        run = artifact.run_id
-        if run not in verdicts:
-            source = trust.source(client, run)
-            verdicts[run] = trust.why_not(source, home, inputs.ingest_workflow)
-        if verdicts[run]:
-            foreign.append(verdicts[run])
-            continue
-        try:
-            found = load(client, artifact)
-        except Missing:
-            gone.append(artifact)
-            continue
-        if not trust.on_default_branch(client, artifact.head_sha, home):
-            raise Rejected(
-                f"artifact {NAME} of run {run} is refused: commit {artifact.head_sha[:12]} is not "
-                f"on {home.default_branch}: the branch was rewritten, or a tag has its name; "
-                "delete the artifact, or bring the commit back"
-            )
-        loaded[artifact.id] = found
-        covered.update(found.manifest.covers)
-    notes += _passed_over(foreign)
-    if gone and loaded:
-        runs = ", ".join(str(artifact.run_id) for artifact in gone[:5])
-        notes.append(
-            f"{plural(len(gone), 'artifact')} of the history skipped, since expired or deleted "
-            f"(run {runs})"
+    def carried(self, accepted: str) -> Carried:
+        """What was read; ``accepted`` is a loss that shall be no error from now on."""
+        absorbed = self._absorbed()
+        parts = [one for number, one in self.loaded.items() if number not in absorbed]
+        given_up = self.seen if accepted else ()
+        return Carried(
+            table=tables.union(columns.empty(), *(one.table for one in parts)),
+            notes=tuple(self._notes(accepted)),
+            parts=tuple(parts),
+            covers=frozenset({*self.covered, *self.loaded, *given_up}),
+            nothing=not self.loaded,
+            given_up=bool(accepted),
         )
-    return gone
 
-
-def _passed_over(reasons: list[str]) -> list[str]:
-    if not reasons:
-        return []
-    counts = ", ".join(f"{n} {why}" for why, n in sorted(Counter(reasons).items()))
-    return [
-        f"{plural(len(reasons), 'artifact')} named {NAME} passed over, since not uploaded by "
-        f"ingest on the default branch: {counts}"
-    ]
-
-
-def _nothing(
-    client: Client,
-    inputs: Inputs,
-    home: Home,
-    gone: list[Artifact],
-    accept_loss: bool,
-    notes: list[str],
-) -> None:
-    """No part can be read: a history yet to come, or one that was lost."""
-    before = gone[0].run_id if gone else None
-    if before is None:
-        before = trust.ingested_before(client, home, inputs.ingest_workflow)
-    if before is None:
-        notes.append("no history yet: no ingest has succeeded in this repository")
-        return
-    what = "every artifact of it has expired" if gone else "no artifact of it is left"
-    text = f"the history is lost: run {before} ingested records, and {what}"
-    if not accept_loss:
-        raise Lost(f"{text}; {_REMEDY.format(left='an empty one')}")
-    notes.append(f"{text}; that was accepted")
-
-
-def _parts(client: Client, ours: dict[int, Artifact], loaded: dict[int, Loaded]) -> list[Part]:
-    """Loads what the heads name; returns what can't be."""
-    lost: list[Part] = []
-    named = {part.id: part for one in loaded.values() for part in one.manifest.parts}
-    for number, part in named.items():
-        if number in loaded:
-            continue
-        if number not in ours:
-            lost.append(part)
-            continue
-        try:
-            found = load(client, ours[number])
-        except Missing:
-            lost.append(part)
-            continue
-        if found.sha256 != part.sha256:
-            raise Rejected(
-                f"artifact {NAME} of run {part.run} is refused: its content is not what a later "
-                "one says of it"
+    def _notes(self, accepted: str) -> Iterator[str]:
+        if self.passed:
+            counts = ", ".join(f"{n} {why}" for why, n in sorted(self.passed.items()))
+            yield (
+                f"{plural(self.passed.total(), 'artifact')} named {NAME} passed over, since not "
+                f"uploaded by ingest on the default branch: {counts}"
             )
-        loaded[number] = found
-    return lost
+        if self.gone and self.loaded:
+            runs = ", ".join(str(artifact.run_id) for artifact in self.gone[:5])
+            yield (
+                f"{plural(len(self.gone), 'artifact')} of the history skipped, since expired or "
+                f"deleted (run {runs})"
+            )
+        if accepted:
+            yield f"{accepted}; that was accepted"
+        elif not self.loaded:
+            yield "no history yet: no ingest has succeeded in this repository"
 
 
 def load(client: Client, artifact: Artifact) -> Loaded:
@@ -228,7 +254,7 @@ def write(path: Path, past: Carried, fresh: pa.Table, job: Job, now: datetime) -
     hold less than before.
     """
     taken, left = _divided(past, len(fresh), now)
-    if not taken and not len(fresh) and past.read and not past.given_up:
+    if not (taken or len(fresh) or past.nothing or past.given_up):
         return None
     table = tables.union(fresh, *(one.table for one in taken))
     whole = tables.union(table, *(one.table for one in left))
@@ -247,8 +273,8 @@ def write(path: Path, past: Carried, fresh: pa.Table, job: Job, now: datetime) -
         parts=tuple(
             Part(one.artifact.id, one.artifact.run_id, len(one.table), one.sha256) for one in left
         ),
-        absorbed=_numbers(past, _absorbed(taken)),
-        covers=_numbers(past, _covers(past)),
+        absorbed=_newest(n for one in taken for n in (one.artifact.id, *one.manifest.absorbed)),
+        covers=_newest(past.covers),
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     parquet.write_noted(path, table, msgspec.json.encode(manifest))
@@ -266,16 +292,6 @@ def _divided(past: Carried, fresh: int, now: datetime) -> tuple[list[Loaded], li
     return taken, [one for one in past.parts if one.artifact.id not in chosen]
 
 
-def _absorbed(taken: Iterable[Loaded]) -> set[int]:
-    return {n for one in taken for n in (one.artifact.id, *one.manifest.absorbed)}
-
-
-def _covers(past: Carried) -> set[int]:
-    # With a loss accepted, what could not be read must not be looked for again.
-    given_up = past.listed if past.given_up else ()
-    return {n for one in past.read for n in (one.artifact.id, *one.manifest.covers)} | {*given_up}
-
-
-def _numbers(past: Carried, ids: set[int]) -> tuple[int, ...]:
-    """Those that GitHub still lists: of others nobody will ask again."""
-    return tuple(sorted(ids & past.listed.keys()))
+def _newest(ids: Iterable[int]) -> tuple[int, ...]:
+    """Ids grow with time, and artifacts older than these have expired long since."""
+    return tuple(sorted({*ids})[-MAX_IDS:])

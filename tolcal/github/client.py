@@ -145,7 +145,9 @@ class Client:
             any(part in ("", ".", "..") for part in path.split("/")) or set(path) & set("?#\\")
         ):
             raise TolcalError(f"{path!r} is no path of the API")
-        return Request(f"{method} {path}", f"{self._base}/{path}".rstrip("/"), **options)
+        return Request(
+            f"{method} {path or 'repository'}", f"{self._base}/{path}".rstrip("/"), **options
+        )
 
     def _object(
         self, request: Request, done: Done | None = None, safe: bool = True

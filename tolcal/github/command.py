@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from tolcal.github import approvals, sticky
+from tolcal.github import approvals, outputs, sticky
 from tolcal.github.client import ApiError, Client
 from tolcal.github.commands import asking, deciding, parse, people, replies
 from tolcal.github.commands.asked import Answer, Asked
@@ -35,10 +35,12 @@ def main(inputs: Inputs, job: Job, token: str) -> int:
 def run(client: Client, inputs: Inputs, job: Job) -> int:
     """What `main` does, with that client."""
     new = of_event(job)
-    if new is None:
+    if isinstance(new, str):
+        outputs.say(f"nothing to do: {new}")
         return 0
     said = approvals.comment_of(client, new.number, new.comment)
     if isinstance(said, str):  # since it was written: deleted, or edited
+        outputs.say(f"the comment is {said}")
         if said == "edited":
             text = replies.refused("the comment was edited; what is asked for takes a new one")
             _reply(client, job, new, Answer(text, "confused"))
@@ -62,8 +64,8 @@ def run(client: Client, inputs: Inputs, job: Job) -> int:
     return 0
 
 
-def of_event(job: Job) -> New | None:
-    """The comment that the event is about, if it is one to answer.
+def of_event(job: Job) -> New | str:
+    """The comment that the event is about, or why it is none to answer.
 
     The pull request is the issue's number: an event of comments has no pull request (complaint
     10). Raises TolcalError for another event, which is a workflow's mistake.
@@ -79,10 +81,14 @@ def of_event(job: Job) -> New | None:
     number, comment_id, user = issue.get("number"), comment.get("id"), comment.get("user")
     if type(number) is not int or type(comment_id) is not int or not isinstance(user, Mapping):
         raise TolcalError("the event's issue or comment lacks its number, id or user")
-    if job.payload.get("action") != "created" or not issue.get("pull_request"):
-        return None
-    if people.person(user).bot or parse.parse(str(comment.get("body") or "")) is None:
-        return None
+    if job.payload.get("action") != "created":
+        return "only new comments hold commands"
+    if not issue.get("pull_request"):
+        return f"#{number} is no pull request"
+    if people.person(user).bot:
+        return "a bot wrote the comment"
+    if parse.parse(str(comment.get("body") or "")) is None:
+        return f"the comment's first line is not for {parse.PREFIX}"
     return New(number, comment_id)
 
 

@@ -139,7 +139,7 @@ def _as_artifact(
     accept_loss = job.event == "workflow_dispatch" and accepted in ("true", True)
     past = carried.read(client, inputs, home, accept_loss)
     fresh = tables.new(past.table, sound(past.table))
-    if any(artifact.run_id == job.run_id for artifact in past.listed.values()):
+    if any(artifact.name == carried.NAME for artifact in artifacts.of_run(client, job.run_id)):
         note = f"run {job.run_id} uploaded its part in an earlier attempt, which stays as it is"
         return Done(0, len(past.table), (*past.notes, note))
     folder = inputs.out / UPLOAD

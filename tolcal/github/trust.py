@@ -18,6 +18,9 @@ from tolcal.model import TolcalError
 EVENTS = ("push", "schedule", "workflow_dispatch")
 
 
+OTHER_BRANCH = "of another branch"
+
+
 class Home(msgspec.Struct, frozen=True):
     """The repository that the job is of."""
 
@@ -90,7 +93,7 @@ def why_not(run: Source | None, home: Home, workflow: str) -> str:
     if run.path.partition("@")[0] != workflow:
         return "of another workflow"
     if run.head_branch != home.default_branch:
-        return "of another branch"
+        return OTHER_BRANCH
     return "" if run.event in EVENTS else "of another event"
 
 

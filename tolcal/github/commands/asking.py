@@ -73,7 +73,7 @@ def _proposed(cell: CellProposal) -> Iterator[str]:
         yield f"- not calibrated: {text.plain(cell.note)}"
     else:
         yield (
-            f"- proposed ({cell.state}): {_bound(cell.tolerance)}; of |out - ref| at the median "
+            f"- proposed ({cell.state}): {_bound(cell.tolerance)}; of the error at the median "
             f"element {text.scientific(cell.allowed_now)} is allowed now, "
             f"{text.scientific(cell.allowed_proposed)} proposed ({text.factor(cell.tightening)})"
         )

@@ -17,7 +17,7 @@ def open_pull(asked: Asked) -> Pull:
     """The pull request; TolcalError unless it is open."""
     pull = pulls.read(asked.client, asked.number)
     if pull.state != "open":
-        raise TolcalError(f"#{pull.number} is {pull.state}; reopen it first")
+        raise TolcalError(f"pull request {pull.number} is {pull.state}; reopen it first")
     return pull
 
 

@@ -110,7 +110,7 @@ def for_fork(asked: Asked, judged: Judged, cells: list[CellProposal], notes: lis
 def must_be_as_judged(judged: Pull, now: Pull) -> None:
     """TolcalError if anything that a proposal is bound to has moved."""
     if now.state != "open":
-        raise TolcalError(f"#{now.number} was {now.state} meanwhile; nothing was written")
+        raise TolcalError(f"it was {now.state} meanwhile; nothing was written")
     if now.head_sha != judged.head_sha:
         raise TolcalError(
             f"the head was pushed to meanwhile, {judged.head_sha[:7]} -> {now.head_sha[:7]}; "

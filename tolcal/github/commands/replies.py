@@ -84,13 +84,18 @@ def may_not(verb: str, who: people.Person, has: people.Role, least: people.Role)
 
 def refused(why: str) -> str:
     """What could not be done, with the reason in the words of an error."""
-    return f"Not done: {text.plain(why).rstrip('.')}."
+    return f"Not done: {_sentence(why)}"
+
+
+def _sentence(words: str) -> str:
+    inert = text.plain(words)
+    return inert if inert.endswith(("?", "!", ".")) else f"{inert}."
 
 
 def failed(why: str) -> str:
     """The API failed on the way; whether before or after the values were written, all is whole."""
     return (
-        f"This stopped on the way: {text.plain(why).rstrip('.')}. Nothing is half done: re-run "
+        f"This stopped on the way: {_sentence(why)} Nothing is half done: re-run "
         "this comment's job, or comment again, and it goes on from there."
     )
 
@@ -210,5 +215,5 @@ def not_refreshed(why: str) -> str:
     """The values are in, and the check or the comment could not be brought up to date."""
     return (
         "The check and the comment could not be brought up to date: "
-        f"{text.plain(why).rstrip('.')}. Re-running the job of this comment does that."
+        f"{_sentence(why)} Re-running the job of this comment does that."
     )
