@@ -27,11 +27,13 @@ from github_site import (
 )
 from github_support import hub
 from markdown_it import MarkdownIt
+from report_support import make_proposal, make_verdict
 
 from tolcal.github import checks, judging, pulls, report, sticky
 from tolcal.github.checks import Outcome
 from tolcal.github.client import ApiError
 from tolcal.model import TolcalError
+from tolcal.report.document import Document
 
 __all__ = ["hub", "new_site", "site", "trusted"]
 
@@ -66,9 +68,9 @@ def test_the_main_scenario_as_a_process(site: Site) -> None:
     status, printed, outputs = site.process(run)
     assert status == 1
     assert printed == (
-        "tolcal: pull request 41: failure: 1 regression. 2 tolerances can tighten.\n"
+        "tolcal: pull request 41: failure: blocked by 1 regression. 2 tolerances can tighten.\n"
     )
-    assert headline(site) == "### tolcal: 1 regression. 2 tolerances can tighten."
+    assert headline(site) == "### tolcal: blocked by 1 regression. 2 tolerances can tighten."
     assert body(site).startswith(
         f"<!-- tolcal:v1 head={pull.head_sha} run={run.id} attempt=1 -->\n"
     )
@@ -162,7 +164,9 @@ def test_one_that_mends_a_buggy_kernel(site: Site) -> None:
     pull = site.pull({"corpus/softmax/buggy/softmax_bad.py": CHANGED})
     inside = claims(1)[0].stats
     assert site.report(site.measure(pull, claims(1, softmax_bad=inside))) == 1
-    assert headline(site) == "### tolcal: 1 escaped buggy kernel. 2 tolerances can tighten."
+    assert (
+        headline(site) == "### tolcal: blocked by 1 escaped buggy kernel. 2 tolerances can tighten."
+    )
     # Its output equals the control's now: the corpus should say so by dropping the kernel.
     gone = site.pull(
         {"corpus/softmax/buggy/softmax_bad.py": None, "corpus/softmax/op.toml": OP}, head="gone"
@@ -379,7 +383,9 @@ def test_its_own_tolerances_do_not_count(site: Site) -> None:
     wide = tolerances_text({**APPROVED, ("softmax", "float32"): approved_cell(1.0)})
     pull = site.pull({TRITON: CHANGED, "tolerances.toml": wide})
     assert site.report(site.measure(pull, claims(1, softmax_triton=BAD))) == 1
-    assert "### tolcal: 1 regression, 1 tolerance changed without approval." in headline(site)
+    assert "### tolcal: blocked by 1 regression, 1 tolerance changed without approval." in headline(
+        site
+    )
     lonely = site.pull({"tolerances.toml": wide}, head="lonely")
     assert site.report(site.measure(lonely)) == 1
     removed = site.pull({"tolerances.toml": tolerances_text({})}, head="removed")
@@ -411,7 +417,7 @@ def test_a_changed_kernel_without_records(site: Site) -> None:
     pull = site.pull({TRITON: CHANGED, "corpus/relu/kernels/relu_new.py": KERNEL})
     left = [r for r in claims(1) if r.kernel != "softmax_triton"]
     assert site.report(site.measure(pull, left)) == 1
-    assert headline(site).startswith("### tolcal: 2 changed kernels not measured.")
+    assert headline(site).startswith("### tolcal: blocked by 2 changed kernels not measured.")
 
 
 @pytest.mark.parametrize(
@@ -433,7 +439,7 @@ def test_what_makes_a_kernel_a_changed_one(site: Site, files: dict[str, str]) ->
     """The files that differ say it, not the hashes that the records claim; in doubt it is."""
     pull = site.pull(files)
     assert site.report(site.measure(pull, claims(1, softmax_triton=BAD))) == 1
-    assert "### tolcal: 1 regression" in headline(site)
+    assert "### tolcal: blocked by 1 regression" in headline(site)
 
 
 def test_another_kernel_of_the_op_is_not_changed(site: Site) -> None:
@@ -548,11 +554,31 @@ def test_hostile_words_in_records(site: Site, capsys: pytest.CaptureFixture[str]
         assert all(str(link).startswith(site.hub.api.url) for link in links)
         assert not [c for c in inline if c.type in ("image", "html_inline")]
         assert not re.search(r"(?m)^(::|##\[)", plain)
-        assert not re.search(r"@octo/team|#1\b(?!\d)|https://evil", plain)
-        assert plain.count("<!--") <= 1
+        outside = re.sub(r"(`+)(?!`).*?(?<!`)\1(?!`)", "", plain)  # GitHub reads no code span
+        assert not re.search(r"@octo/team|#1\b(?!\d)|https://evil", outside)
+        assert outside.count("<!--") <= 1
     for one in site.check(pull).annotations:
         assert "\n" not in one["message"]
     assert all(line.startswith("tolcal: ") for line in capsys.readouterr().out.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("statuses", "judged", "fail_on", "expected"),
+    [
+        ({"ok": 6}, 6, "regression", "success"),
+        ({"ok": 6}, 0, "regression", "neutral"),
+        ({"ok": 6}, None, "regression", "success"),
+        ({"skipped": 6}, 0, "regression", "failure"),
+        ({"skipped": 6}, 0, "never", "neutral"),
+        ({}, 0, "regression", "failure"),
+    ],
+)
+def test_a_run_that_judged_nothing_is_no_success(
+    statuses: dict[str, int], judged: int | None, fail_on: str, expected: str
+) -> None:
+    """Neutral where nothing is approved yet; a run in which no kernel ran fails."""
+    verdict = make_verdict(records=sum(statuses.values()), statuses=statuses, judged=judged)
+    assert report.conclude(Document(make_proposal(), verdict), (fail_on,)) == expected
 
 
 # --- runs without records -------------------------------------------------------------------
@@ -593,7 +619,7 @@ def test_a_run_that_failed_with_records(site: Site) -> None:
         for r in claims(1)
     ]
     assert site.report(site.measure(pull, crashed, conclusion="failure")) == 1
-    assert headline(site).startswith("### tolcal: 1 crash.")
+    assert headline(site).startswith("### tolcal: blocked by 1 crash.")
 
 
 def test_a_run_that_is_run_again(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
