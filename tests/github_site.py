@@ -87,13 +87,13 @@ def rows(run: Any, seeds: Sequence[int], **changes: Any) -> list[Record]:
 
 
 def past() -> list[Record]:
-    """8 runs of 100 cases: enough for a fit."""
+    """20 runs of 40 cases: enough for a fit."""
     return [
         row
-        for n in range(8)
+        for n in range(20)
         for row in rows(
             make_run(id=f"{n:016x}", started=f"2026-04-{n + 1:02}T00:00:00+00:00", origin="ingest"),
-            range(1000 * n, 1000 * n + 100),
+            range(1000 * n, 1000 * n + 40),
             stats=make_stats((n % 7) * 2.0**-28),
         )
     ]

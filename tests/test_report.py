@@ -620,7 +620,7 @@ def test_ids_are_made_inert_too(field: str) -> None:
 
 
 def test_five_thousand_findings_of_every_kind_fit() -> None:
-    """At most 60,000 bytes, marker first, and the count of what was left out of each table."""
+    """Complaint 13: at most 60,000 bytes, marker first, and what was left out is counted."""
     rendered = markdown.comment(crowd(5000))
     assert len(rendered.encode()) <= 60_000
     assert rendered.startswith("<!-- tolcal:v1 ")

@@ -42,17 +42,15 @@ class Pool:
         out = self.index.get(run)
         if out is not None and len(self.index) == 1:
             return None
-        own, own_abs = self.own.without(out), self.own_abs.without(out)
-        if wide is not None:
-            lent = wide.index.get(run)
-            if lent is None or len(wide.index) > 1:
-                own = fit.borrow(own, wide.own.without(lent))
-                own_abs = fit.borrow(own_abs, wide.own_abs.without(lent))
+        scaled = plain = None
+        lent = None if wide is None else wide.index.get(run)
+        if wide is not None and (lent is None or len(wide.index) > 1):
+            scaled, plain = wide.own.without(lent), wide.own_abs.without(lent)
         keep = self.codes != out if out is not None else np.ones(len(self.codes), bool)
         judged = keep & (self.rows.bias_count >= bounds.BIAS_MIN_COUNT)
         return fit.tolerance(
-            self._costs.joint(own, out),
-            self._costs_abs.joint(own_abs, out),
+            self._costs.joint(self.own.without(out), scaled, out),
+            self._costs_abs.joint(self.own_abs.without(out), plain, out),
             np.abs(self.rows.bias[judged]),
             self.rows.roundoff,
             self.dtype,
@@ -91,28 +89,34 @@ class _Costs:
         self.typical, self.codes = typical.ravel()[positive], by_row[positive]
         self.roundoff, self.runs = roundoff, runs
         self.counts = np.bincount(self.codes, minlength=runs)
-        self.sums: dict[tuple[float, float], Floats] = {}
+        self.chosen_from: dict[bytes, tuple[list[tuple[float, float]], Floats]] = {}
 
-    def joint(self, envelope: fit.Envelope, run: int | None) -> tuple[float, float]:
-        """``fit.joint`` without the rows of that run."""
-        candidates = fit.candidates(envelope)
+    def joint(
+        self, own: fit.Envelope, lent: fit.Envelope | None, run: int | None
+    ) -> tuple[float, float]:
+        """``fit.joint`` without the rows of that run, of ``own`` that borrowed what is ``lent``."""
+        candidates, sums = self._of(own, lent)
         count = self.counts.sum() - (0 if run is None else self.counts[run])
         if count and len(candidates) > 1:
-            costs = np.array([self._sum(c, run) for c in candidates]) / count
+            costs = (sums.sum(axis=1) - (0.0 if run is None else sums[:, run])) / count
             order = np.argsort(costs, kind="stable")
             if costs[order[1]] - costs[order[0]] > TIE:
                 return candidates[int(order[0])]
         keep = slice(None) if run is None else self.codes != run
         return fit.cheapest(candidates, self.typical[keep], self.roundoff)
 
-    def _sum(self, candidate: tuple[float, float], run: int | None) -> float:
-        if candidate not in self.sums:
-            atol, c = candidate
-            logs = np.log(atol + c * self.roundoff * self.typical)
-            by_run = np.bincount(self.codes, weights=logs, minlength=self.runs)
-            self.sums[candidate] = by_run.astype(np.float64)
-        sums = self.sums[candidate]
-        return float(sums.sum() - (0.0 if run is None else sums[run]))
+    def _of(
+        self, own: fit.Envelope, lent: fit.Envelope | None
+    ) -> tuple[list[tuple[float, float]], Floats]:
+        """Candidates, and the sums of each by run. Most runs leave the envelopes as they are."""
+        key = b"".join(e.a.tobytes() + np.float64(e.z).tobytes() for e in (own, lent) if e)
+        if key not in self.chosen_from:
+            envelope = fit.borrow(own, lent) if lent else own
+            candidates = fit.candidates(envelope)
+            logs = [np.log(a + c * self.roundoff * self.typical) for a, c in candidates]
+            sums = np.array([np.bincount(self.codes, one, self.runs) for one in logs])
+            self.chosen_from[key] = candidates, sums
+        return self.chosen_from[key]
 
 
 def pools(

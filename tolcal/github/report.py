@@ -80,10 +80,21 @@ def report(client: Client, inputs: Inputs, job: Job) -> int:
         outputs.say(f"nothing to do: {event}")
         return 0
     sha = event.run.head_sha
-    pull, why = _pull(client, event)
-    if pull is None:
+    numbers = pulls.open_with(client, event.owner, event.branch, sha)
+    if len(numbers) > 1:
+        why = (
+            f"the pull requests {', '.join(map(str, sorted(numbers)))} have the same head, so it "
+            "can't be said which one was measured; close all but one and re-run the workflow"
+        )
+        outputs.say(why)
+        # A check is of a commit, so anything milder would let both of them pass.
+        checks.finish(client, job, sha, _without(event.run, "failure", why))
+        return 1
+    pull = pulls.read(client, numbers[0]) if numbers else None
+    if pull is None or pull.state != "open" or pull.head_sha != sha:
+        why = f"no open pull request has the head {sha}: it was pushed to, closed or merged"
         outputs.say(f"nothing to do: {why}")
-        checks.settle(client, job, sha, _without(event.run, "neutral", why))
+        checks.settle(client, job, sha, _without(event.run, "cancelled", why))
         return 0
     if event.step == "start":
         checks.start(client, job, sha, event.run.id, event.run.attempt)
@@ -111,24 +122,6 @@ def refresh(client: Client, inputs: Inputs, job: Job, pull: Pull) -> Judged:
     return judged
 
 
-def _pull(client: Client, event: Event) -> tuple[Pull | None, str]:
-    """The one open pull request with that head, or why there is none."""
-    sha = event.run.head_sha
-    found = pulls.open_with(client, event.owner, event.branch, sha)
-    if not found:
-        return None, f"no open pull request has the head {sha}: it was pushed to, closed or merged"
-    if len(found) > 1:
-        numbers = ", ".join(map(str, sorted(found)))
-        return None, (
-            f"the pull requests {numbers} have the same head {sha}, so it can't be said which one "
-            "was measured; close all but one, or push a commit"
-        )
-    pull = pulls.read(client, found[0])
-    if pull.state != "open" or pull.head_sha != sha:
-        return None, f"pull request {pull.number} was pushed to or closed just now"
-    return pull, ""
-
-
 def _judge_and_publish(
     client: Client, inputs: Inputs, job: Job, pull: Pull, run: Measuring
 ) -> tuple[int, Measuring | None]:
@@ -154,10 +147,12 @@ def _say_missing(client: Client, inputs: Inputs, job: Job, run: Measuring, why: 
         outputs.say(f"nothing to do: run {run.id} is being run again")
         return 0
     conclusion = WITHOUT_RECORDS.get(run.conclusion, "failure")
+    if inputs.fail_on == ("never",):
+        conclusion = "neutral"
     outputs.say(f"{conclusion}: {why}")
     checks.finish(client, job, run.head_sha, _without(run, conclusion, why))
     outputs.outputs(job, {"verdict": conclusion})
-    return 1 if conclusion == "failure" and inputs.fail_on != ("never",) else 0
+    return 1 if conclusion == "failure" else 0
 
 
 def _without(run: Measuring, conclusion: Conclusion, why: str) -> Outcome:
@@ -174,7 +169,7 @@ def _without(run: Measuring, conclusion: Conclusion, why: str) -> Outcome:
 
 
 def conclude(document: Document, fail_on: tuple[str, ...]) -> Conclusion:
-    """``neutral`` is what blocks where nothing shall fail."""
+    """``neutral``: what blocks where nothing shall fail, and a run that judged nothing."""
     findings = document.verdict.findings if document.verdict else ()
     kinds = {f.kind for f in findings}
     failing = {
@@ -184,7 +179,7 @@ def conclude(document: Document, fail_on: tuple[str, ...]) -> Conclusion:
     }
     if any(failing.get(word) for word in fail_on):
         return "failure"
-    return "neutral" if document.blocks else "success"
+    return "neutral" if document.blocks or text.not_judged(document.verdict) else "success"
 
 
 def publish(client: Client, inputs: Inputs, job: Job, judged: Judged) -> Conclusion:

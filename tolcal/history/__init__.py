@@ -62,7 +62,9 @@ def content_digest(frame: pd.DataFrame) -> str:
     if frame.empty:
         return digest("history", 0, 0)
     names = ["run_id", "kernel", "case_id", "case_set", "status", "max_abs", "residual_max"]
-    plain = frame[names].astype(dict.fromkeys(names[:5], str))
+    # Categories hash as their strings do, each once.
+    other = [n for n in names[:5] if not isinstance(frame[n].dtype, pd.CategoricalDtype)]
+    plain = frame[names].astype(dict.fromkeys(other, str))
     rows = pd.util.hash_pandas_object(plain, index=False).to_numpy()
     return digest("history", len(frame), int(rows.sum(dtype=np.uint64)))
 
