@@ -12,18 +12,29 @@ from typing import Any
 import msgspec
 import pytest
 from github_server.state import Comment, Pull
-from github_site import BAD, CHANGED, CORPUS, Site, approved_cell, claims
+from github_site import CHANGED, Site, approved_cell, claims
 from tests_support import ROOT, make_stats
 
 from tolcal import tolerances
 from tolcal.github import command, judging, pulls
-from tolcal.model import AllClose, Record, Tolerance
+from tolcal.model import Record, Tolerance
 
 PATH = "tolerances.toml"
 SOFTMAX, RELU = ("softmax", "float32"), ("relu", "float32")
 KERNEL = "corpus/relu/kernels/relu_triton.py"
 NOTE = "# ours: ask Ada\n"
 WIDEN = "/tolcal widen {digest} relu/float32 because the sum is in another order"
+APPROVE = "/tolcal approve {digest}"
+NO_WORKFLOWS = (
+    "This commit was made with GITHUB_TOKEN, and such commits start no workflows: tolcal's check "
+    "is on the new head, other required checks are not. With an App's token as the action's input "
+    "`token` they run; or close and reopen this pull request, or push to it."
+)
+APPROVED = f"""\
+Approved for `write`: 1 cell (`softmax/float32`) in \
+[`SHA`](https://github.example/octo/kernels/commit/SHA).
+
+{NO_WORKFLOWS}"""
 ROLES = ("none", "read", "triage", "write", "maintain", "admin")
 #: softmax can tighten; relu's hand-made bound is below what its control makes.
 FORCE = {SOFTMAX: approved_cell(), RELU: approved_cell(2.0**-26)}
@@ -136,6 +147,16 @@ class Desk(Site):
         return done.returncode, done.stdout + done.stderr
 
 
+def untouched(desk: Desk) -> bool:
+    """Whether the pull request is as its author left it, and no branch was made for it."""
+    return desk.pull.head_sha == desk.measured and desk.git("branch", "--list", "tolcal/*") == ""
+
+
+def push(desk: Desk) -> None:
+    """Somebody pushes another kernel."""
+    desk.hub.push(desk.pull, {KERNEL: CHANGED.replace("1.0", "2.0")})
+
+
 def scrubbed(desk: Desk, text: str) -> str:
     """A reply without what differs from run to run."""
     text = text.replace(desk.hub.api.url, "https://github.example")
@@ -154,6 +175,3 @@ def desk(
     monkeypatch.chdir(folder)
     monkeypatch.setitem(sys.modules, "altair", None)
     return Desk(hub, folder, trusted)
-
-
-__all__ = ["BAD", "CORPUS", "AllClose", "Desk", "desk", "scrubbed"]

@@ -203,11 +203,40 @@ def test_a_signed_commit_that_is_no_bots_does_not_count(project: Hub) -> None:
     assert comment.body.split()[-1] in check(project).refused[SOFTMAX]
 
 
+def test_nothing_in_a_fork_counts(hub: Hub) -> None:
+    """Its own workflows can make signed commits of github-actions[bot], with any message."""
+    hub.repository(files={PATH: tolerances.edited(None, BASE, PATH), "k.py": "1\n"})
+    hub.user("maintain", "maintain")
+    source = hub.fork("bob")
+    pull = hub.pull(files={"k.py": "2\n"}, author="bob", fork=source)
+    bound = bind(hub, TIGHT, BASE)
+    comment = hub.comment(pull, "maintain", f"/tolcal approve {bound.digest}")
+    bound = msgspec.structs.replace(bound, comment=comment.id, by="maintain")
+    said = approvals.comment_of(client(hub), pull.number, comment.id)
+    assert isinstance(said, approvals.Comment)
+    mark = msgspec.structs.replace(
+        said.mark(pull.number, bound.digest), value=TIGHT[SOFTMAX].value_digest
+    )
+    tight = {SOFTMAX: msgspec.structs.replace(TIGHT[SOFTMAX], approved=mark)}
+    text = tolerances.edited(tolerances.edited(None, BASE, PATH), tight, PATH)
+    message = f"Approve\n\n{trailers.text(bound)}"
+    hub.main.verified.add(source.commit("feature", {PATH: text}, message, hub.state.bot))
+    assert check(hub) == approvals.Checked(
+        {}, {SOFTMAX: "the head is in a fork; values approved for it come with its base branch"}
+    )
+
+
 # --- the comment ----------------------------------------------------------------------------
 
 
 def _edit(hub: Hub, comment: Comment) -> None:
     hub.edit(comment, comment.body + " ")
+
+
+def _edit_at_once(hub: Hub, comment: Comment) -> None:
+    """Within the second that both times are given in."""
+    comment.body += "\n"
+    comment.updated += 0.4
 
 
 def _delete(hub: Hub, comment: Comment) -> None:
@@ -242,6 +271,7 @@ def _demoted(hub: Hub, comment: Comment) -> None:
     ("change", "why"),
     [
         (_edit, "the comment that its commit names is edited"),
+        (_edit_at_once, "the comment that its commit names is edited"),
         (_delete, "the comment that its commit names is deleted"),
         (_move, "the comment that its commit names is of another issue"),
         (_other_digest, "the comment that its commit names does not approve it"),

@@ -85,12 +85,7 @@ def commits_of(client: Client, pull: Pull) -> list[dict[str, Any]]:
 
 def own_work(client: Client, pull: Pull, who: people.Person) -> str:
     """Why a pull request is that user's own work, or may be; "" if it is another's."""
-    commits = commits_of(client, pull)
-    return people.own_work(who, pull.author_id, commits, _ours(commits))
-
-
-def _ours(commits: list[dict[str, Any]]) -> set[str]:
-    return {str(c["sha"]) for c in commits if of_commit(c) is not None}
+    return people.own_work(who, pull.author_id, commits_of(client, pull))
 
 
 def comment_of(client: Client, number: int, comment_id: int) -> Comment | str:
@@ -101,7 +96,7 @@ def comment_of(client: Client, number: int, comment_id: int) -> Comment | str:
         return "deleted"
     if not str(found.get("issue_url", "")).endswith(f"/issues/{number}"):
         return "of another issue"
-    if found.get("created_at") != found.get("updated_at"):
+    if was_edited(client, found):
         return "edited"
     command = parse.parse(str(found.get("body") or ""))
     user = found.get("user")
@@ -109,6 +104,17 @@ def comment_of(client: Client, number: int, comment_id: int) -> Comment | str:
     if command is None or who is None or who.bot:
         return "no command of a user's"
     return Comment(command, who, str(found["created_at"]))
+
+
+def was_edited(client: Client, comment: Mapping[str, Any]) -> bool:
+    """Whether the text of a comment, as the REST API has it, may not be what was posted.
+
+    Asked after the text was read. ``updated_at`` won't do: it is a second late at times, and has
+    no finer steps, so that an edit in the first second is not seen (palantir/policy-bot#459).
+    """
+    query = "query($id: ID!) { node(id: $id) { ... on IssueComment { lastEditedAt } } }"
+    node = client.graphql(query, id=str(comment.get("node_id"))).get("node")
+    return not isinstance(node, dict) or node.get("lastEditedAt", "") is not None
 
 
 def verified(
@@ -138,6 +144,10 @@ def verified(
     }
     if not differing:
         return Checked({}, {})
+    if not pull.same_repository:
+        # A fork's own workflows can make signed commits of a bot's, with any message.
+        why = "the head is in a fork; values approved for it come with its base branch"
+        return Checked({}, dict.fromkeys(differing, why))
     commits = commits_of(client, pull)
     judge = _Judge(client, inputs, pull, base_file, commits)
     counted: dict[Cell, Tolerance] = {}
@@ -228,7 +238,7 @@ class _Judge:
         return self._why_not_widened(comment.who, approval, force)
 
     def _why_not_widened(self, who: people.Person, approval: Trailers, force: str) -> str:
-        own = people.own_work(who, self.pull.author_id, self.commits, _ours(self.commits))
+        own = people.own_work(who, self.pull.author_id, self.commits)
         if own and not self.inputs.self_approval:
             return f"{who.login} may not widen it: {own}"
         if self._measured is None:

@@ -84,7 +84,7 @@ def rejection(client: Client, inputs: Inputs, number: int, digest: str) -> Rejec
         if not isinstance(command, parse.Reject) or command.digest != digest:
             continue
         user = found.get("user")
-        if found.get("created_at") != found.get("updated_at") or not isinstance(user, dict):
+        if not isinstance(user, dict) or approvals.was_edited(client, found):
             continue
         who = people.person(user)
         if who.bot:

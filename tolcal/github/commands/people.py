@@ -19,8 +19,6 @@ Role = Literal["none", "read", "triage", "write", "maintain", "admin"]
 LADDER: tuple[Role, ...] = ("none", "read", "triage", "write", "maintain", "admin")
 #: A co-author's line with GitHub's private address, which names the user's id.
 _COAUTHOR = re.compile(r"(?im)^co-authored-by:.*<(\d{1,19})\+[^<>@\s]*@users\.noreply\.[^<>@\s]+>")
-#: GitHub's own account that commits what is done on its pages; never the author of anything.
-_WEB_FLOW = "web-flow"
 
 
 class Person(msgspec.Struct, frozen=True):
@@ -85,24 +83,18 @@ def needed(verb: str, inputs: Inputs) -> Role:
     return "none" if verb == "help" else "read"
 
 
-def own_work(
-    who: Person, author_id: int, commits: Iterable[Mapping[str, Any]], ours: Iterable[str]
-) -> str:
+def own_work(who: Person, author_id: int, commits: Iterable[Mapping[str, Any]]) -> str:
     """Why a pull request is that user's own work, or may be; "" if it is another's.
 
     Args:
         who: whoever wants to widen.
         author_id: of the pull request.
         commits: of the pull request, as ``pulls/N/commits`` has them.
-        ours: SHAs of the approval commits among them, which count for nobody.
     """
     if who.id == author_id:
         return "they opened this pull request"
-    skip = set(ours)
     for commit in commits:
         sha = str(commit.get("sha", ""))
-        if sha in skip:
-            continue
         for part in ("author", "committer"):
             user = commit.get(part)
             if not isinstance(user, dict) or not user.get("id"):
