@@ -303,7 +303,7 @@ def test_download_stops_at_its_limit(
     monkeypatch.setattr(artifacts, "MAX_BYTES", 1000)
     name = f"tolcal-records-{run.id}-1-1of1"
     hub.artifact(run, name, raw_zip(Member(b"x", bytes(200_000), method=0)), size=1)
-    with pytest.raises(TolcalError, match="an answer of over 66536 bytes, the most that is read"):
+    with pytest.raises(TolcalError, match="the answer has over 66536 bytes, the most that is read"):
         read(hub, run)
 
 

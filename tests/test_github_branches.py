@@ -183,13 +183,17 @@ def test_two_begin_at_once(flow: Flow, call: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "call", ["PATCH git/refs/heads*", "POST git/trees", "GET git/trees/*", "PATCH git/refs/tolcal*"]
-)
-def test_two_push_at_once(flow: Flow, call: str) -> None:
+    ("call", "after"),
+    [
+        ("GET git/ref/*", 0), ("GET git/ref/*", 1), ("GET git/trees/*", 0), ("POST git/trees", 0),
+        ("PATCH git/refs/heads*", 0), ("PATCH git/refs/tolcal*", 0),
+    ],
+)  # fmt: skip
+def test_two_push_at_once(flow: Flow, call: str, after: int) -> None:
     """Complaint 5: whichever moment another push comes at, both stand in the end."""
     flow.push(1, 2, 3)
     other = run_of(flow, 20)
-    flow.hub.on(call, lambda: flow.ingest(other))
+    flow.hub.on(call, lambda: flow.ingest(other), after=after)
     assert flow.ingest(run_of(flow, 10)) == 0
     assert flow.seeds() == [1, 2, 3, 10, 20]
     flow.push(30)

@@ -38,7 +38,7 @@ def test_what_ingest_says(flow: Flow, capsys: pytest.CaptureFixture[str]) -> Non
     assert flow.outputs == {"history-artifact": "tolcal-history", "history-path": folder}
     run = sorted(flow.hub.main.runs)[-1]
     assert flow.said == [
-        "- for upload: 1 record, 0 of them older; 1 earlier artifact hold the rest",
+        "- for upload: 1 record, 0 of them older; the rest is in 1 earlier artifact",
         f"- 1 record of run {run} read, 1 of them new to the history, which has 4",
     ]
     log = capsys.readouterr().err.splitlines()
@@ -234,7 +234,7 @@ def test_the_command(flow: Flow) -> None:
     assert len(history.read_table([upload / "history.parquet"])) == 1
     for how, says in (
         ({"GITHUB_EVENT_NAME": "pull_request"}, "tolcal: ingest was started by pull_request on "),
-        ({"TOLCAL_TOKEN": "wrong"}, "tolcal: GET of octo/kernels at http://127.0.0.1:"),
+        ({"TOLCAL_TOKEN": "wrong"}, "tolcal: GET repository of octo/kernels at http://127.0.0.1:"),
     ):
         done = start(**how)
         assert done.returncode == 2

@@ -27,11 +27,13 @@ from github_site import (
 )
 from github_support import hub
 from markdown_it import MarkdownIt
+from report_support import make_proposal, make_verdict
 
 from tolcal.github import checks, judging, outputs, pulls, report, sticky
 from tolcal.github.checks import Outcome
 from tolcal.github.client import ApiError
 from tolcal.model import TolcalError
+from tolcal.report.document import Document
 
 __all__ = ["hub", "new_site", "site", "trusted"]
 
@@ -175,13 +177,13 @@ def test_one_that_mends_a_buggy_kernel(site: Site) -> None:
 
 
 def test_a_run_that_judged_nothing_is_no_success(site: Site) -> None:
-    """Every record skipped, or of cells without an approved tolerance: nothing can be said."""
+    """Every record skipped: a check that is neutral would satisfy branch protection."""
     pull = site.pull({"README.md": "more\n"})
     skipped = [
         msgspec.structs.replace(r, status="skipped", reason="no GPU", stats=None) for r in claims(1)
     ]
-    assert site.report(site.measure(pull, skipped)) == 0
-    assert site.said(pull) == ("completed", "neutral")
+    assert site.report(site.measure(pull, skipped)) == 1
+    assert site.said(pull) == ("completed", "failure")
     assert "nothing was judged: every record was skipped (18)" in headline(site)
 
 
@@ -587,6 +589,25 @@ def test_hostile_words_in_records(site: Site, capsys: pytest.CaptureFixture[str]
     for one in site.check(pull).annotations:
         assert "\n" not in one["message"]
     assert all(line.startswith("tolcal: ") for line in capsys.readouterr().out.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("statuses", "judged", "fail_on", "expected"),
+    [
+        ({"ok": 6}, 6, "regression", "success"),
+        ({"ok": 6}, 0, "regression", "neutral"),
+        ({"ok": 6}, None, "regression", "success"),
+        ({"skipped": 6}, 0, "regression", "failure"),
+        ({"skipped": 6}, 0, "never", "neutral"),
+        ({}, 0, "regression", "failure"),
+    ],
+)
+def test_what_a_run_that_judged_nothing_concludes(
+    statuses: dict[str, int], judged: int | None, fail_on: str, expected: str
+) -> None:
+    """Neutral where nothing is approved yet; a run in which no kernel ran fails."""
+    verdict = make_verdict(records=sum(statuses.values()), statuses=statuses, judged=judged)
+    assert report.conclude(Document(make_proposal(), verdict), (fail_on,)) == expected
 
 
 # --- runs without records -------------------------------------------------------------------

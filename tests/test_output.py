@@ -101,10 +101,10 @@ def test_what_is_no_file_is_written_as_it_is(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     found: list[str] = []
-    reader = threading.Thread(target=lambda: found.append(pipe.read_text()))
+    reader = threading.Thread(target=lambda: found.append(pipe.read_text()), daemon=True)
     reader.start()
     files.replace(pipe, "words\n")
-    reader.join()
+    reader.join(60)
     assert found == ["words\n"]
     assert pipe.is_fifo()
     with pytest.raises(TolcalError, match=os.strerror(errno.EISDIR)):

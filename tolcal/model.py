@@ -640,3 +640,8 @@ class Verdict(msgspec.Struct, frozen=True):
     skipped_reasons: Mapping[str, int]
     findings: tuple[Finding, ...]
     judged: int | None = None  # records that an approved tolerance judged; None in older files
+
+    @property
+    def ran(self) -> bool:
+        """Whether any kernel ran to its end: a job in which none did must not be green."""
+        return self.statuses.get("ok", 0) > 0

@@ -170,7 +170,7 @@ def ci(args: argparse.Namespace) -> int:
     say(f"written: {', '.join(map(str, written))}")
     if why := text.not_judged(verdict):
         say(f"nothing was judged: {why}")
-    return 1 if verdict.blocks or not verdict.statuses.get("ok") else 0
+    return 1 if verdict.blocks or not verdict.ran else 0
 
 
 def replay(args: argparse.Namespace) -> int:

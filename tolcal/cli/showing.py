@@ -12,7 +12,7 @@ import msgspec
 
 from tolcal import corpus, tolerances, tomlfile
 from tolcal.cli import approvals, config
-from tolcal.model import Op, TolcalError, Tolerance, one_line
+from tolcal.model import Op, TolcalError, Tolerance, cut, one_line
 from tolcal.report import glyphs, text
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def show(args: argparse.Namespace) -> int:
 def say(line: str) -> None:
     """Prints a line that quotes a file of anyone's: nothing in it steers a terminal or a log.
 
-    Its spacing stays; see ``one_line`` for what is taken out, which also bounds a long text.
+    What is taken out is what ``one_line`` takes out; spacing stays.
     """
     inert = "".join(c if c.isprintable() else " " for c in line).replace("##[", "##(")
     print(re.sub(r"^( *):+", r"\1", inert))
@@ -139,24 +139,24 @@ def _show_op(name: str, op: Op | None, cells: dict[str, Tolerance], seen: dict[s
         pair = tolerance.allclose
         say(f"  allclose     atol={pair.atol:g}, rtol={pair.rtol:g} (torch.testing)")
         for device, values in tolerance.on.items():
-            say(f"  on {one_line(device, 40):<10}residual <= {values.atol:g} + "
+            say(f"  on {cut(device, 40):<10}residual <= {values.atol:g} + "
                 f"{values.scaled_tol:g} u (|ref| + sigma)")  # fmt: skip
         evidence, mark = tolerance.evidence, tolerance.approved
         if evidence is not None:
             held = evidence.held_out
-            say(f"  evidence     rule {one_line(evidence.rule, 80)}, margin {evidence.margin:g}: "
+            say(f"  evidence     rule {cut(evidence.rule, 80)}, margin {evidence.margin:g}: "
                   f"{evidence.rows} rows of {evidence.runs} runs on "
-                  f"{one_line(', '.join(evidence.devices), 400)}")  # fmt: skip
+                  f"{cut(', '.join(evidence.devices), 400)}")  # fmt: skip
             say(f"               {text.held_out_claim(held.red, held.runs)}; detectable recall "
                   f"{text.percent(evidence.detectable_recall)}")  # fmt: skip
         if mark is not None and tolerances.changed_by_hand({(name, dtype): tolerance}):
             say("  CHANGED BY HAND since it was approved: evidence and approval are of other "
                   "numbers")  # fmt: skip
         if mark is not None:
-            reason = f" because {one_line(mark.reason, 400)}" if mark.reason else ""
+            reason = f" because {cut(mark.reason, 400)}" if mark.reason else ""
             where = f" in #{mark.pr}" if mark.pr is not None else ""
-            say(f"  approved     by {one_line(mark.by, 80)} at {one_line(mark.at, 40)}{where}, "
-                f"proposal {one_line(mark.digest, 64)}{reason}")  # fmt: skip
+            say(f"  approved     by {cut(mark.by, 80)} at {cut(mark.at, 40)}{where}, "
+                f"proposal {cut(mark.digest, 64)}{reason}")  # fmt: skip
         _show_histogram(*seen.get(dtype, (Seen((), 0), Seen((), 0))))
 
 

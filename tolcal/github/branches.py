@@ -53,7 +53,6 @@ class Tip(msgspec.Struct, frozen=True):
 
     commit: str
     blobs: dict[str, str]  # name -> git's sha of the file
-    marked: bool  # the second ref is there
 
 
 def read(client: Client, branch: str) -> tuple[pa.Table, int]:
@@ -120,11 +119,12 @@ def _add(folder: Path, added: pa.Table) -> None:
 
 def _fetch(client: Client, branch: str, folder: Path) -> Tip:
     """The branch's files into an empty folder."""
-    head = _ref(client, f"heads/{branch}")
+    # In this order: an ingest in between moves the branch first, and then what remembers it.
     mark = _ref(client, f"tolcal/{branch}")
+    head = _ref(client, f"heads/{branch}")
     _check_mark(client, branch, head, mark)
     if not head:
-        return Tip("", {}, False)
+        return Tip("", {})
     commit = client.get(f"git/commits/{quote(head)}")
     tree = client.get(f"git/trees/{quote(_sha(commit.get('tree')))}")
     blobs: dict[str, str] = {}
@@ -138,7 +138,7 @@ def _fetch(client: Client, branch: str, folder: Path) -> Tip:
         blobs[name] = _sha(entry)
         if name != _README:
             (folder / name).write_bytes(_blob(client, branch, name, blobs[name]))
-    return Tip(head, blobs, bool(mark))
+    return Tip(head, blobs)
 
 
 def _ref(client: Client, name: str) -> str:
@@ -195,7 +195,7 @@ def _git_sha(data: bytes) -> str:
 
 def _push(client: Client, branch: str, folder: Path, tip: Tip, message: str) -> Tip:
     """A commit of the folder on top of ``tip``. Conflict if the branch has moved since."""
-    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    files = {p.name: p.read_bytes() for p in folder.iterdir() if _FILE.fullmatch(p.name)}
     files[_README] = _TEXT.encode()
     blobs: dict[str, str] = {}
     for name, data in sorted(files.items()):
@@ -220,7 +220,7 @@ def _push(client: Client, branch: str, folder: Path, tip: Tip, message: str) -> 
     )
     sha = _sha(commit)
     _move(client, f"heads/{branch}", sha, new=not tip.commit)
-    return Tip(sha, blobs, tip.marked)
+    return Tip(sha, blobs)
 
 
 def _write_blob(client: Client, content: str, sha: str) -> None:

@@ -146,7 +146,7 @@ def _as_artifact(
     manifest = carried.write(folder / carried.MEMBER, past, fresh, job, now)
     if manifest is None:
         return Done(0, len(past.table), past.notes)
-    rest = f"; {plural(len(manifest.parts), 'earlier artifact')} hold the rest"
+    rest = f"; the rest is in {plural(len(manifest.parts), 'earlier artifact')}"
     note = (
         f"for upload: {plural(manifest.rows, 'record')}, {manifest.rows - len(fresh)} of them older"
         f"{rest if manifest.parts else ''}"

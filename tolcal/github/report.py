@@ -169,17 +169,22 @@ def _without(run: Measuring, conclusion: Conclusion, why: str) -> Outcome:
 
 
 def conclude(document: Document, fail_on: tuple[str, ...]) -> Conclusion:
-    """``neutral``: what blocks where nothing shall fail, and a run that judged nothing."""
-    findings = document.verdict.findings if document.verdict else ()
+    """``neutral`` is what blocks where nothing shall fail, and a run that judged nothing.
+
+    One in which no kernel ran fails as what blocks does: nothing of it may look like a pass.
+    """
+    verdict = document.verdict
+    findings = verdict.findings if verdict else ()
+    blocks = document.blocks or bool(verdict and not verdict.ran)
     kinds = {f.kind for f in findings}
     failing = {
-        "regression": document.blocks,
+        "regression": blocks,
         "drift": "drift" in kinds,
         "false-positive": "false_positive" in kinds,
     }
     if any(failing.get(word) for word in fail_on):
         return "failure"
-    return "neutral" if document.blocks or text.not_judged(document.verdict) else "success"
+    return "neutral" if blocks or text.not_judged(verdict) else "success"
 
 
 def publish(client: Client, inputs: Inputs, job: Job, judged: Judged) -> Conclusion:

@@ -152,12 +152,10 @@ def _locked(folder: Path) -> Iterator[None]:
     except ImportError:  # Windows, where nothing measures
         yield
         return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    # The file that is never replaced; a folder could not be locked on NFS.
+    with (folder / MANIFEST).open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(descriptor)
 
 
 def _sync(folder: Path) -> None:

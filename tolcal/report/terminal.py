@@ -108,7 +108,8 @@ def _findings(console: Console, verdict: Verdict) -> None:
         console.print(table)
     else:
         for kind, kernel, dtype, cases, over in rows:
-            console.print(f"{kind}: {kernel} {dtype}, {cases} cases, exceeds {over}")
+            said = {"-": "", "not finite": ", not finite"}.get(over, f", {over} the bound")
+            console.print(f"{kind}: {kernel} {dtype}, {cases} cases{said}")
     _more(console, len(worth))
     for f in shown:  # whole, to be copied: no table may cut an id
         if f.exceeding:
@@ -148,7 +149,8 @@ def _cells(console: Console, proposal: Proposal) -> None:
     else:
         for values, note in zip(found, notes, strict=True):
             console.print(f"{values['name']}/{values['dtype']}: {note}")
-            console.print("  " + ", ".join(f"{name} {values[name]}" for name in least))
+            known = [f"{values[n]} {n}" for n in least if values[n][0].isdigit()]
+            console.print(f"  {', '.join(known)}".replace("looser tighter", "looser"))
     _more(console, len(proposal.cells))
 
 
