@@ -15,7 +15,7 @@ from github_server.state import Comment, Pull
 from github_site import CHANGED, Site, approved_cell, claims
 from tests_support import ROOT, make_stats
 
-from tolcal import tolerances
+from tolcal import history, tolerances
 from tolcal.github import command, judging, pulls
 from tolcal.model import Record, Tolerance
 
@@ -71,6 +71,11 @@ class Desk(Site):
         if state not in self._digests:
             self._digests[state] = self.judged.document.proposal.digest
         return self._digests[state]
+
+    @property
+    def runs(self) -> int:
+        """How many the trusted history holds."""
+        return int(history.read([self.folder / "history"])["run_id"].nunique())
 
     @property
     def judged(self) -> judging.Judged:

@@ -184,8 +184,9 @@ def test_an_approval_on_the_authors_machine_does_not_count(project: Hub) -> None
     approved = Approved("x", "today", bound.digest, WIDE[SOFTMAX].value_digest, 41)
     wide = {SOFTMAX: msgspec.structs.replace(WIDE[SOFTMAX], approved=approved)}
     text = tolerances.edited(tolerances.edited(None, BASE, PATH), wide, PATH)
-    # With the trailers of a real one, too: nobody's push has a bot's signature.
-    project.push(the_pull(project), {PATH: text}, f"Approve\n\n{trailers.text(bound)}")
+    # With the trailers of a real one, and in the bot's name: nobody's push has its signature.
+    message = f"Approve\n\n{trailers.text(bound)}"
+    project.push(the_pull(project), {PATH: text}, message, project.state.bot)
     assert check(project).refused == {
         SOFTMAX: f"no approval of proposal {bound.digest} by a comment on this pull request; "
         "values that were approved elsewhere count once they are merged"

@@ -53,6 +53,11 @@ def test_the_same_command_twice_is_harmless(desk: Desk) -> None:
     assert desk.pull.head_sha == head
     assert len(desk.comments) == replies + 1
     assert scrubbed(desk, desk.reply(first)) == APPROVED
+    # And once more when the head has moved on: the check of that one is what is refreshed.
+    push(desk)
+    desk.measure(desk.pull, claims(1))
+    assert scrubbed(desk, desk.handle(first)) == APPROVED
+    assert desk.said(desk.pull)[0] == "completed"
 
 
 def retarget(desk: Desk) -> None:
@@ -189,7 +194,7 @@ def test_a_rejected_proposal_cannot_be_approved(desk: Desk) -> None:
     assert said.startswith("Not done: `maintain` has [rejected](")
     assert "&#42;this&#42;" in said
     assert untouched(desk)
-    del desk.hub.main.comments[no.id]
+    desk.hub.edit(no, no.body + " (no, it is not)")  # no command any more, and so none against it
     assert desk.ask("admin", f"/tolcal approve {digest}").startswith("Approved for `admin`")
 
 
@@ -220,6 +225,18 @@ def test_two_maintainers_with_other_cells_at_once(desk: Desk) -> None:
     )
     assert desk.handle(slow).startswith("Not done: the head was pushed to meanwhile, ")
     assert desk.cells[RELU] == tolerances.of_text(desk.before, PATH)[RELU]
+
+
+def test_github_may_see_its_own_commit_late(desk: Desk) -> None:
+    """A pull request's head follows its branch after a moment; the check is on the new one."""
+    comment = desk.say("write", APPROVE)
+    # It is read to be judged, before the write, and after it.
+    late = lambda: setattr(desk.pull, "head_sha", desk.measured)  # noqa: E731
+    desk.hub.on("GET pulls/41", late, after=2)
+    assert scrubbed(desk, desk.handle(comment)) == APPROVED
+    assert desk.pull.head_sha == desk.measured
+    desk.hub.state.sync(desk.pull)
+    assert desk.said(desk.pull) == ("completed", "failure")
 
 
 # --- failures of the API --------------------------------------------------------------------

@@ -28,6 +28,7 @@ from github_support import hub
 from tolcal import tolerances
 from tolcal.github import command
 from tolcal.model import AllClose, TolcalError, Values
+from tolcal.report import text
 
 __all__ = ["desk", "hub", "trusted"]  # fixtures
 
@@ -58,7 +59,7 @@ def test_the_whole_round_trip_as_a_process(desk: Desk) -> None:
     )  # fmt: skip
     assert mark.value == widened.value_digest
     assert widened.evidence
-    assert widened.evidence.runs == 8
+    assert widened.evidence.runs == desk.runs
     before = tolerances.of_text(desk.before, PATH)
     assert desk.cells == before | {RELU: widened}
     assert desk.file.startswith(NOTE)
@@ -311,8 +312,8 @@ def test_explain(desk: Desk) -> None:
         "- proposed (looser): residual at most 4.48e-08 + 0 u (&#124;ref&#124; + sigma), bias at "
         "most 0.01; of the error at the median element 7.5e-8 is allowed now, 1.0e-7 "
         "proposed (1.4x looser)\n"
-        "- from 800 rows of 8 runs on NVIDIA H200; 0 of 8 held-out runs red (at most 31.3 % of "
-        "runs, 95 % confidence); detectable recall -\n"
+        f"- from 800 rows of {desk.runs} runs on NVIDIA H200; "
+        f"{text.held_out_claim(0, desk.runs)}; detectable recall -\n"
         "- worst case of a control: `relu_triton` at `B=1 S=7 H=256` needs 0.5 of what is "
         "proposed; `tolcal replay relu_triton:CASE`\n"
         "- here: regression of `relu_triton` in 6 of 6 cases, worst at `B=1 S=7 H=256`; `tolcal "

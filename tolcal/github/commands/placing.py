@@ -44,23 +44,27 @@ def on_branch(
     message = _message(asked, judged, values)
     branch = committing.Branch(pull.head_ref, pull.head_sha)
     made = committing.commit(asked.client, branch, path, after, message)
-    return written(asked, pull, list(values), made.sha, made.bot, notes)
+    return written(asked, list(values), made.sha, made.bot, notes, pull.head_sha)
 
 
 def written(
-    asked: Asked, pull: Pull, cells: list[Cell], sha: str, bot: str, notes: Iterable[str]
+    asked: Asked, cells: list[Cell], sha: str, bot: str, notes: Iterable[str], parent: str = ""
 ) -> Answer:
-    """The answer to values that are on the pull request's branch; check and comment follow."""
+    """The answer to values that are on the pull request's branch; check and comment follow.
+
+    Args:
+        sha: the commit that holds them.
+        parent: the commit below it, if it was made just now.
+    """
     lead = replies.approved(asked.said, cells, replies.commit_link(asked.job, sha))
     said = "\n\n".join([lead, *notes, *replies.no_workflows(bot)])
-    return Answer(said, "rocket", functools.partial(_refresh, asked, pull, sha))
+    return Answer(said, "rocket", functools.partial(_refresh, asked, sha, parent))
 
 
-def _refresh(asked: Asked, before: Pull, sha: str) -> None:
-    now = pulls.read(asked.client, before.number)
-    if now.head_sha == before.head_sha != sha:  # GitHub may take a moment to see its own commit
-        files = None if now.files is None else tuple(sorted({*now.files, asked.inputs.tolerances}))
-        now = msgspec.structs.replace(now, head_sha=sha, files=files)
+def _refresh(asked: Asked, sha: str, parent: str) -> None:
+    now = pulls.read(asked.client, asked.number)
+    if now.head_sha == parent:  # GitHub may take a moment to see its own commit
+        now = msgspec.structs.replace(now, head_sha=sha)
     report.refresh(asked.client, asked.inputs, asked.job, now)
 
 

@@ -128,7 +128,7 @@ def rejected(job: Job, number: int, digest: str, by: Rejection) -> str:
     because = f" because {text.plain(by.reason)}" if by.reason else ""
     return (
         f"Not done: {text.code(by.by)} has [rejected]({comment_link(job, number, by.comment)}) "
-        f"{text.code(digest)}{because}. It can be approved once that comment is deleted."
+        f"{text.code(digest)}{because}. It can be approved once that comment is deleted or edited."
     )
 
 

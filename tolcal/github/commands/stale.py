@@ -69,7 +69,7 @@ def _done_before(
         if isinstance(command, parse.Widen):
             own = approvals.own_work(asked.client, pull, asked.said.who)
         notes = replies.notes(own, ())
-        return placing.written(asked, pull, list(marks), earlier.sha, earlier.bot, notes)
+        return placing.written(asked, list(marks), earlier.sha, earlier.bot, notes)
     at = next((mark.at for mark in marks.values()), "")
     link = replies.commit_link(asked.job, earlier.sha)
     return Answer(replies.done_before(command.digest, earlier.trailers.by, at, link))
