@@ -31,7 +31,7 @@ pytest.importorskip("altair")
 pytest.importorskip("vl_convert")
 
 from tolcal.report import html
-from tolcal.report.html import data
+from tolcal.report.html import cell, data, overview
 
 GOLDEN = DATA / "golden"
 
@@ -160,7 +160,7 @@ def test_a_histogram_is_all_records_of_a_kernel() -> None:
     """Parts sum to one, a step's right end repeated; nothing of a control lies beyond 1."""
     plots = next(c.plots for c in real().proposal.cells if (c.op, c.dtype) == ("gelu", "float16"))
     assert plots is not None
-    table = data.shares(plots).dicts()
+    table = cell.shares(plots).dicts()
     for kernel in plots.kernels:
         parts = [r["part"] for r in table if r["kernel"] == kernel.kernel]
         assert sum(parts[:-1]) == pytest.approx(1.0, abs=2e-3)
@@ -181,7 +181,7 @@ def test_the_page_is_the_same_every_time() -> None:
 )  # fmt: skip
 def test_size_of_a_shape(dims: str, size: int) -> None:
     """Up to the next power of 8; what is no size counts as 1."""
-    assert data.size_of(dims) == size
+    assert overview.size_of(dims) == size
 
 
 # --- foreign text ---------------------------------------------------------------------------

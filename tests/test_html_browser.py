@@ -98,7 +98,7 @@ def settled(page: Any) -> None:
 
 
 def column(page: Any, number: int) -> list[str]:
-    texts: list[str] = page.locator(f"#table tbody tr > :nth-child({number})").all_inner_texts()
+    texts: list[str] = page.locator(f"#page-table tbody tr > :nth-child({number})").all_inner_texts()
     return texts
 
 
@@ -115,7 +115,7 @@ SIZES = pytest.mark.parametrize(
 def test_it_opens_and_fits(visit: Open, name: str, width: int, scheme: str) -> None:
     """All charts drawn, no wider than the window, as light or dark as the system."""
     page = visit(name, width=width, scheme=scheme)
-    assert page.locator("#overview svg").count() == {"real": 4, "small": 5}[name]
+    assert page.locator("#page-overview svg").count() == {"real": 4, "small": 5}[name]
     assert page.evaluate("document.documentElement.scrollWidth") == width
     back = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert back == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(13, 17, 23)")
@@ -148,10 +148,10 @@ def test_charts_are_described(visit: Open) -> None:
 def test_what_is_not_calibrated_yet_is_shown_as_far_as_it_goes(visit: Open) -> None:
     """Residuals without lines; the figures that lack data say what they need."""
     page = visit("uncalibrated", "#softmax/float32")
-    assert page.locator("#cell svg").count() == 1
-    facts = page.locator("#cell dd").first.inner_text()
+    assert page.locator("#page-cell svg").count() == 1
+    facts = page.locator("#page-cell dd").first.inner_text()
     assert facts == "uncalibrated: needs 712 more rows of a control (has 8)"
-    assert "Needs held-out runs" in page.locator("#overview").inner_text()
+    assert "Needs held-out runs" in page.locator("#page-overview").inner_text()
 
 
 # --- links ----------------------------------------------------------------------------------
@@ -161,9 +161,9 @@ def test_a_link_opens_its_cell(visit: Open) -> None:
     """``#softmax/float16``: title, focus, facts, charts, and the line that replays the worst."""
     page = visit("real", "#softmax/float16")
     assert page.title() == "softmax/float16 - tolcal report"
-    assert page.evaluate("document.activeElement.id") == "cell-title"
-    assert page.locator("#cell svg").count() == 3
-    assert page.locator("#cell table tbody th").all_inner_texts() == [
+    assert page.evaluate("document.activeElement.id") == "page-cell-title"
+    assert page.locator("#page-cell svg").count() == 3
+    assert page.locator("#page-cell table tbody th").all_inner_texts() == [
         "softmax", "softmax_triton", "softmax_llm_buggy", "softmax_triton_buggy",
     ]  # fmt: skip
     plots = next(
@@ -181,13 +181,13 @@ def test_back_and_on(visit: Open) -> None:
     page = visit("real")
     page.get_by_role("link", name="gelu/float32").click()
     settled(page)
-    assert page.locator("#cell-title").inner_text() == "gelu/float32"
+    assert page.locator("#page-cell-title").inner_text() == "gelu/float32"
     links = column(page, 1)
     after = links[links.index("gelu/float32") + 1]
     page.get_by_role("button", name="Next cell").click()
     page.wait_for_url(f"**#{after}")
     settled(page)
-    assert page.locator("#cell-title").inner_text() == after
+    assert page.locator("#page-cell-title").inner_text() == after
     page.get_by_role("button", name="Previous cell").click()
     page.wait_for_url("**#gelu/float32")
     settled(page)
@@ -195,8 +195,8 @@ def test_back_and_on(visit: Open) -> None:
     page.wait_for_url(f"**#{after}")
     settled(page)
     page.keyboard.press("Escape")
-    page.wait_for_url("**#cells")
-    assert page.locator("#cell").is_hidden()
+    page.wait_for_url("**#page-cells")
+    assert page.locator("#page-cell").is_hidden()
     assert page.title() == "tolcal report"
 
 
@@ -204,16 +204,16 @@ def test_a_link_to_an_op_filters(visit: Open) -> None:
     """``#softmax`` shows its three cells."""
     page = visit("real", "#softmax")
     assert sorted(column(page, 1)) == ["softmax/bfloat16", "softmax/float16", "softmax/float32"]
-    assert page.locator("#cell").is_hidden()
+    assert page.locator("#page-cell").is_hidden()
 
 
 def test_a_link_to_nothing_says_so(visit: Open) -> None:
     """Whatever it holds, as text."""
     page = visit("real", "#%3Cimg%20src=x%3E/float16")
-    assert page.locator("#cell-title").inner_text() == "<img src=x>/float16"
-    assert "no cell of this name" in page.locator("#cell-body").inner_text()
+    assert page.locator("#page-cell-title").inner_text() == "<img src=x>/float16"
+    assert "no cell of this name" in page.locator("#page-cell-body").inner_text()
     page = visit("real", "#__proto__/constructor%")
-    assert page.locator("#cell").is_hidden()
+    assert page.locator("#page-cell").is_hidden()
 
 
 # --- the table ------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ def test_columns_sort_by_value(visit: Open, key: str, field: str) -> None:
     """By number, not by its text; a second press turns round; what has no value stays last."""
     page = visit("real")
     cells = {f"{c.op}/{c.dtype}": c for c in real().proposal.cells}
-    head = page.locator(f"#table th[data-key={key}]")
+    head = page.locator(f"#page-table th[data-key={key}]")
     for order, downwards in (("descending", True), ("ascending", False)):
         head.get_by_role("button").click()
         assert head.get_attribute("aria-sort") == order
@@ -233,7 +233,7 @@ def test_columns_sort_by_value(visit: Open, key: str, field: str) -> None:
         assert known == sorted(known, reverse=downwards)
         assert values[: len(known)] == known
         assert len(known) < len(values) == 42
-    page.locator("#table th[data-key=link]").get_by_role("button").click()
+    page.locator("#page-table th[data-key=link]").get_by_role("button").click()
     assert head.get_attribute("aria-sort") == "none"
     assert column(page, 1) == sorted(cells)
 
@@ -241,27 +241,27 @@ def test_columns_sort_by_value(visit: Open, key: str, field: str) -> None:
 def test_cells_are_found(visit: Open) -> None:
     """By words of name and shape, by state, by dtype; the count says how many."""
     page = visit("real")
-    page.locator("#search").fill("SOFT float16")
+    page.locator("#page-search").fill("SOFT float16")
     assert sorted(column(page, 1)) == ["softmax/bfloat16", "softmax/float16"]
-    assert page.locator("#count").inner_text() == "2 of 42 cells"
-    page.locator("#search").fill("")
-    page.locator("#dtype").select_option("bfloat16")
+    assert page.locator("#page-count").inner_text() == "2 of 42 cells"
+    page.locator("#page-search").fill("")
+    page.locator("#page-dtype").select_option("bfloat16")
     assert len(column(page, 1)) == 14
     assert all(link.endswith("/bfloat16") for link in column(page, 1))
-    page.locator("#state").select_option("new")
+    page.locator("#page-state").select_option("new")
     assert len(column(page, 1)) == 14
-    page.locator("#search").fill("nothing like that")
+    page.locator("#page-search").fill("nothing like that")
     assert column(page, 1) == []
-    assert page.locator("#count").inner_text() == "0 of 42 cells"
+    assert page.locator("#page-count").inner_text() == "0 of 42 cells"
 
 
 def test_many_cells_come_in_parts(visit: Open) -> None:
     """The first 200 at once, all of 600 on demand; one without charts says so."""
     page = visit("many")
-    assert page.locator("#table tbody tr").count() == 200
+    assert page.locator("#page-table tbody tr").count() == 200
     page.get_by_role("button", name="Show all 600").click()
-    assert page.locator("#table tbody tr").count() == 600
-    assert page.locator("#more").is_hidden()
+    assert page.locator("#page-table tbody tr").count() == 600
+    assert page.locator("#page-more").is_hidden()
     last = column(page, 1)[-1]
     page.evaluate("link => { location.hash = link; }", f"#{last}")
     page.get_by_text("did not fit into the page").wait_for()
@@ -285,9 +285,9 @@ def test_everything_by_keyboard(visit: Open) -> None:
     page.keyboard.press("Enter")
     page.wait_for_url("**#attention/bfloat16")
     settled(page)
-    assert page.evaluate("document.activeElement.id") == "cell-title"
+    assert page.evaluate("document.activeElement.id") == "page-cell-title"
     page.keyboard.press("Escape")
-    assert page.locator("#cell").is_hidden()
+    assert page.locator("#page-cell").is_hidden()
 
 
 # --- theme ----------------------------------------------------------------------------------
@@ -306,11 +306,11 @@ def test_the_theme_can_be_chosen_and_stays(visit: Open) -> None:
 
     light, dark = ("rgb(255, 255, 255)", "#1b1f24"), ("rgb(13, 17, 23)", "#e6edf3")
     assert colours() == light
-    page.locator("#theme").select_option("dark")
+    page.locator("#page-theme").select_option("dark")
     assert colours() == dark
     page.reload()
     assert colours() == dark
-    page.locator("#theme").select_option("auto")
+    page.locator("#page-theme").select_option("auto")
     assert colours() == light
     page.emulate_media(color_scheme="dark")
     assert colours() == dark
@@ -322,15 +322,15 @@ def test_the_theme_can_be_chosen_and_stays(visit: Open) -> None:
 def test_foreign_names_are_words(visit: Open) -> None:
     """Page, table, cell and charts show them, and nothing of them runs."""
     page = visit("hostile")
-    link = page.locator("#table tbody a").first
+    link = page.locator("#page-table tbody a").first
     name = link.inner_text()
     link.click()
     settled(page)
-    assert page.locator("#cell-title").inner_text() == name
+    assert page.locator("#page-cell-title").inner_text() == name
     assert page.title().endswith(" - tolcal report")
     assert page.locator("img").count() == 0
     assert page.locator("script").count() == 3
-    assert page.locator("#cell svg").count() == 3
+    assert page.locator("#page-cell svg").count() == 3
     assert page.locator("a:not([href^='#'])").count() == 0
     page.locator("#cell-shapes svg .mark-rect path").first.hover(force=True)
     page.locator("#vg-tooltip-element.visible").wait_for()

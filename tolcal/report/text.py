@@ -84,6 +84,20 @@ def times(over: float | None) -> str:
     return "just over" if 1 < over < 1.05 else f"{number(over)}x"
 
 
+def over(finding: Finding) -> str:
+    """``7.3e3x`` of the bound, ``not finite``; ``-`` for what is not judged."""
+    if finding.over is None and finding.kind not in ("crashed", "uncalibrated"):
+        return "not finite"
+    return times(finding.over)
+
+
+def residual(finding: Finding) -> str:
+    """Of the worst case: ``8.8e-3``, ``not finite``; ``-`` for what is not judged."""
+    if finding.observed is None and finding.kind not in ("crashed", "uncalibrated"):
+        return "not finite"
+    return number(finding.observed)
+
+
 def excess(over: float | None) -> str:
     """``7.3e3x the bound``, ``just over the bound``; nothing for what is not over it."""
     return f"{times(over)} the bound" if over is not None and over > 1 else ""
@@ -160,6 +174,11 @@ def by_importance(findings: Iterable[Finding]) -> list[Finding]:
         return (not f.blocks, -over, f.op, f.kernel, f.dtype, f.worst, f.detail)
 
     return sorted(findings, key=weight)
+
+
+def approvable(proposal: Proposal) -> bool:
+    """Whether `approve` takes it: others are for comparison."""
+    return proposal.rule == "residual" and proposal.by == "op"
 
 
 def to_approve(proposal: Proposal) -> list[CellProposal]:
