@@ -17,7 +17,7 @@ import jinja2
 import msgspec
 
 from tolcal import __version__
-from tolcal.model import CellProposal, one_line
+from tolcal.model import CellProposal, Proposal, one_line, plural
 from tolcal.report import findings, text
 from tolcal.report.document import Document, OnPull
 from tolcal.report.html import cell, charts, data, overview
@@ -35,19 +35,21 @@ def render(document: Document) -> str:
     Charts of single cells are left out where they no longer fit, the least important first; then
     rows of the tables. The page says of how many.
     """
-    most = max(len(document.proposal.cells), overview.MAX_ROWS)
+    whole = overview.whole(document.proposal)
+    ordered = data.important(document.proposal.cells)
+    most = max(len(ordered), overview.MAX_ROWS)
     while True:
-        page = _page(document, most)
+        page = _page(document, whole, ordered, most)
         if len(page.encode()) <= MAX_BYTES or most == 1:
             return page
         most //= 2
 
 
-def _page(document: Document, most: int) -> str:
+def _page(
+    document: Document, whole: dict[str, data.Table], ordered: list[CellProposal], most: int
+) -> str:
     """With at most so many rows in any table; cells' charts as far as there is room."""
-    proposal = document.proposal
-    ordered = data.important(proposal.cells)
-    content = _content(document, ordered[:most], most)
+    content = _content(whole, ordered[:most], most)
     values = _values(document, most) | {"vega": _vega(), "script": _raw("page.js")}
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("tolcal.report.html", ""),
@@ -83,7 +85,7 @@ def _values(document: Document, most: int) -> dict[str, Any]:
     proposal, verdict, pull = document.proposal, document.verdict, document.pull
     held = proposal.held_out
     found = data.findings(verdict)
-    notes = [one_line(note, 400) for note in (*_remarks(pull), *proposal.notes)]
+    notes = (*_remarks(pull), *proposal.notes)
     listed, noted = found[: min(most, MAX_FINDINGS)], notes[: min(most, MAX_NOTES)]
     red = held.runs_with_false_alarms
     amiss = red or any(
@@ -106,17 +108,27 @@ def _values(document: Document, most: int) -> dict[str, Any]:
         "claim": text.held_out_claim(red, held.runs),
         "red": red,
         "locked": one_line(text.locked_claim(proposal.locked), 2000) if proposal.locked else "",
-        "approve": text.to_approve(proposal) if text.approvable(proposal) else [],
+        "approve": _to_approve(proposal),
         "comparison": not text.approvable(proposal),
-        "notes": noted,
+        "notes": [one_line(note, 400) for note in noted],
         "more_notes": len(notes) - len(noted),
         "findings": listed,
         "more": len(found) - len(listed),
         "drawn": min(len(proposal.cells), overview.MAX_CELLS),
         "runs_left": max(0, sum(run.held_out_share is not None for run in proposal.runs)
                          - overview.MAX_RUNS),
-        "devices": sorted({data.name(run.device) for run in proposal.runs})[:10],
+        "devices": [data.name(d) for d in sorted({run.device for run in proposal.runs})[:10]],
     }  # fmt: skip
+
+
+def _to_approve(proposal: Proposal) -> str:
+    """What a maintainer may let in: ``2 tighter tolerances, 1 new tolerance``."""
+    states = [c.state for c in text.to_approve(proposal)] if text.approvable(proposal) else []
+    return ", ".join(
+        plural(states.count(state), f"{words} tolerance")
+        for state, words in (("tighten", "tighter"), ("new", "new"))
+        if state in states
+    )
 
 
 def _remarks(pull: OnPull | None) -> list[str]:
@@ -159,8 +171,7 @@ _PICTURE = {
 }
 
 
-def _content(document: Document, listed: list[CellProposal], most: int) -> dict[str, Any]:
-    whole = overview.whole(document.proposal)
+def _content(whole: dict[str, data.Table], listed: list[CellProposal], most: int) -> dict[str, Any]:
     return {
         "charts": {
             name: {"spec": make(), "table": whole[name].first(most)}

@@ -7,7 +7,7 @@ reaches an expression. No sign is by colour alone: shape, dash, place or a numbe
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import altair as alt
 
@@ -34,6 +34,7 @@ _SHAPED = alt.Scale(range=list(SHAPES))
 _POWERS = alt.Axis(format="~e", tickCount=8, labelOverlap="greedy")
 _TOP = alt.Legend(title=None, orient="top", labelLimit=300)
 Spec = dict[str, Any]
+Side = Literal["left", "right"]
 
 
 def _spec(
@@ -158,11 +159,12 @@ def over_time() -> Spec:
     below = edges.transform_filter("datum.share < 1").mark_text(baseline="top", dy=8)
     limit = _one().mark_rule(strokeDash=[6, 3]).encode(y="one:Q")
     marks = base.transform_filter("datum.changed").mark_rule(strokeDash=[2, 3], strokeWidth=2)
+    sides: dict[Side, tuple[Side, int]] = {"right": ("left", 4), "left": ("right", -4)}
     words = [
         base.transform_filter(f"datum.word == '{side}'")
         .mark_text(align=align, baseline="bottom", dx=dx, dy=-3)
         .encode(y=alt.value("height"), text=alt.value("new environment"))
-        for side, align, dx in (("right", "left", 4), ("left", "right", -4))
+        for side, (align, dx) in sides.items()
     ]
     return _spec(
         alt.layer(limit, marks, *words, points, above, below).properties(
@@ -248,15 +250,16 @@ def spreads() -> Spec:
     dash = alt.StrokeDash("line:N", legend=None, scale=alt.Scale(
         domain=_LINES, range=[[2, 2], [8, 3], [1, 0], [6, 2, 1, 2]]))  # fmt: skip
     rules = limits.mark_rule(strokeWidth=1.5).encode(strokeDash=dash)
+    sides: dict[Side, tuple[str | int, int]] = {"right": ("width", 0), "left": (0, 2)}
     words = [
         limits.transform_filter(f"datum.side == '{side}'")
         .mark_text(align=side, baseline="bottom", dx=dx, dy=-2)
         .encode(x=alt.value(at), text="words:N")
-        for side, at, dx in (("right", "width", 0), ("left", 0, 2))
+        for side, (at, dx) in sides.items()
     ]
     return _spec(
         alt.layer(whiskers, quartiles, middles, rules, *words)
-        .resolve_scale(color="independent", shape="independent")  # so that colour and shape have one legend
+        .resolve_scale(color="independent", shape="independent")  # for one legend of both
         .properties(
             width=640, height=320,
             description="Largest residuals of the records of each run, by kernel, with the "
@@ -279,7 +282,7 @@ def shares() -> Spec:
     areas = base.mark_area(interpolate="step-after", opacity=0.6, line=True).encode(
         color=alt.Color("role:N", legend=None, scale=alt.Scale(domain=["control", "buggy"]))
     )
-    limit = alt.Chart().mark_rule(strokeWidth=2).encode(x=alt.datum(1))
+    limit = alt.Chart().mark_rule(strokeWidth=2, aria=False).encode(x=alt.datum(1))
     header = alt.Header(labelOrient="top", labelAnchor="start", labelAngle=0, labelPadding=-8,
                         labelLimit=500)  # fmt: skip
     controls_first = alt.EncodingSortField("role", op="min", order="descending")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Sequence
@@ -125,6 +126,7 @@ def _apart(candidates: Sequence[int], at: Sequence[float]) -> list[int]:
     return chosen
 
 
+@functools.lru_cache(4096)
 def size_of(dims: str) -> int:
     """The product of the dims, up to the next power of 8: ``B=2 S=7 H=1025`` is 32768."""
     product = math.prod(int(n) for n in re.findall(r"=(\d{1,9})(?!\d)", dims)[:8])
@@ -146,12 +148,12 @@ def heat(proposal: Proposal) -> Table:
                 continue
             kernels[kernel.kernel] = None
             for shape in kernel.shapes:
-                key = (name(kernel.kernel), name(cell.dtype), size_of(shape.dims))
-                worst[key] = max(worst.get(key, (-1.0, "")), (shape.share, name(shape.dims)))
+                key = (kernel.kernel, cell.dtype, size_of(shape.dims))
+                worst[key] = max(worst.get(key, (-1.0, "")), (shape.share, shape.dims))
     return table(
         [
-            {"kernel": kernel, "dtype": dtype, "size": size, "share": share, "dims": dims,
-             "step": charts.step(share), "text": brief(share)}
+            {"kernel": name(kernel), "dtype": name(dtype), "size": size, "share": share,
+             "dims": name(dims), "step": charts.step(share), "text": brief(share)}
             for (kernel, dtype, size), (share, dims) in sorted(worst.items())[:MAX_ROWS]
         ]
     )  # fmt: skip
@@ -167,14 +169,14 @@ def devices(proposal: Proposal) -> Table:
             if kernel.role == "control":
                 for spread in kernel.spreads:
                     if 0 <= spread.run < len(proposal.runs):
-                        device = name(proposal.runs[spread.run].device)
+                        device = proposal.runs[spread.run].device
                         found.setdefault(device, []).append(spread.quantiles[2])
         medians = {device: sorted(v)[len(v) // 2] for device, v in found.items()}
         if len(medians) < 2 or not all(medians.values()) or cells == MAX_CELLS:
             continue
         cells += 1
         rows += [
-            {"cell": title(cell), "device": device, "median": median}
+            {"cell": title(cell), "device": name(device), "median": median}
             for device, median in sorted(medians.items())
         ]
     return table(rows[:MAX_ROWS])
