@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from html_support import hostile, many, real, small, uncalibrated
+from html_support import hostile, many, patched, real, small, uncalibrated
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 if CHROMIUM is None:
@@ -27,7 +27,37 @@ Open = Callable[..., Any]
 OPTIONS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
            "--disable-background-networking", "--disable-component-update",
            "--disable-sync")  # fmt: skip
+
+
+def renamed(content: Any) -> None:
+    """Ops named like parts of a page."""
+    names = {"relu": "cells", "tanh": "count", "silu": "data", "rmsnorm": "constructor"}
+    for cell in content["cells"]:
+        cell["op"] = names.get(cell["op"], cell["op"])
+
+
+def by_kernel(content: Any) -> None:
+    """As of `calibrate --by kernel`: two controls in each cell of softmax."""
+    content["by"] = "kernel"
+    made = []
+    for cell in content["cells"]:
+        kernels = ["softmax", "softmax_triton"] if cell["op"] == "softmax" else ["control"]
+        made += [{**cell, "kernel": kernel} for kernel in kernels]
+    content["cells"] = made
+
+
+def red(content: Any) -> None:
+    """All runs red, some beyond any number, environments that change twice in a row."""
+    for number, run in enumerate(content["runs"]):
+        run["held_out_share"] = (1e9, 50.0, 3.0)[number % 3]
+    for number in (9, 10):
+        content["runs"][number]["environment"] = f"other {number}"
+
+
 DOCUMENTS = {
+    "renamed": functools.partial(patched, renamed),
+    "by_kernel": functools.partial(patched, by_kernel),
+    "red": functools.partial(patched, red),
     "uncalibrated": uncalibrated,
     "real": real,
     "small": small,
@@ -213,11 +243,63 @@ def test_back_and_on(visit: Open) -> None:
     assert page.title() == "tolcal report"
 
 
-def test_a_link_to_an_op_filters(visit: Open) -> None:
-    """``#softmax`` shows its three cells."""
-    page = visit("real", "#softmax")
-    assert sorted(column(page, 1)) == ["softmax/bfloat16", "softmax/float16", "softmax/float32"]
+def follow(page: Any, link: str) -> list[str]:
+    """The cells that the table then lists."""
+    page.evaluate("link => { location.hash = link; }", link)
+    page.wait_for_function("link => location.hash === link", arg=link)
+    return sorted(column(page, 1))
+
+
+def three(op: str) -> list[str]:
+    return [f"{op}/{dtype}" for dtype in ("bfloat16", "float16", "float32")]
+
+
+def test_a_link_to_an_op_lists_it_alone(visit: Open) -> None:
+    """Not those that end like it; other filters are put back; the next link puts back its own."""
+    page = visit("real", "#elu")
+    assert sorted(column(page, 1)) == three("elu")
     assert page.locator("#page-cell").is_hidden()
+    page.locator("#page-dtype").select_option("float32")
+    page.locator("#page-state").select_option("new")
+    page.locator("#page-search").fill("elu")
+    assert column(page, 1) == ["elu/float32"]
+    assert follow(page, "#attention") == three("attention")
+    page.get_by_role("link", name="attention/float16").click()
+    page.keyboard.press("Escape")
+    page.wait_for_url("**#attention")
+    assert sorted(column(page, 1)) == three("attention")
+    assert len(follow(page, "#page-cells")) == 42
+    assert len(follow(page, "#nothing")) == 42
+    assert page.locator("#page-count").inner_text() == (
+        "There is no op nothing here: 42 of 42 cells"
+    )
+    page.locator("#page-dtype").select_option("float32")
+    page.locator("#page-op").select_option("gelu")
+    page.wait_for_url("**#gelu")
+    assert column(page, 1) == ["gelu/float32"]
+    page.locator("#page-op").select_option("")
+    page.wait_for_url("**#page-cells")
+    assert len(column(page, 1)) == 14
+
+
+@pytest.mark.parametrize("op", ["cells", "count", "data", "constructor"])
+def test_an_op_named_like_a_part_of_the_page_has_its_link(visit: Open, op: str) -> None:
+    """No id of the page is a name that an op may have."""
+    page = visit("renamed", f"#{op}")
+    assert sorted(column(page, 1)) == three(op)
+    ids = page.evaluate("[...document.querySelectorAll('[id]')].map(e => e.id)")
+    assert [i for i in ids if "-" not in i] == []
+
+
+def test_cells_by_kernel_have_links(visit: Open) -> None:
+    """``#softmax/float16`` lists the controls of the cell, and each opens by its own."""
+    page = visit("by_kernel", "#softmax/float16")
+    assert column(page, 1) == ["softmax/float16/softmax", "softmax/float16/softmax_triton"]
+    assert page.locator("#page-cell").is_hidden()
+    page.get_by_role("link", name="softmax/float16/softmax_triton").click()
+    settled(page)
+    assert page.locator("#page-cell-title").inner_text() == "softmax/float16/softmax_triton"
+    assert page.locator("#page-cell svg").count() == 3
 
 
 def test_a_link_to_nothing_says_so(visit: Open) -> None:
@@ -300,6 +382,89 @@ def test_everything_by_keyboard(visit: Open) -> None:
     assert page.evaluate("document.activeElement.id") == "page-cell-title"
     page.keyboard.press("Escape")
     assert page.locator("#page-cell").is_hidden()
+
+
+# --- charts -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_every_red_run_is_inside_the_frame(visit: Open, width: int) -> None:
+    """No point above the axis, the chart no higher than of good runs, no two words in one place."""
+    page = visit("red", width=width)
+    found = page.evaluate(
+        """() => {
+            const chart = document.querySelector("#chart-over_time svg");
+            const box = (e) => e.getBoundingClientRect();
+            const boxes = (s) => [...chart.querySelectorAll(s)].map(box)
+                .map((r) => [r.left, r.top, r.right, r.bottom]);
+            const frame = box(chart.querySelector(".background"));
+            return {
+                height: box(chart).height,
+                frame: [frame.left, frame.top, frame.right, frame.bottom],
+                points: boxes(".mark-symbol.role-mark path"),
+                words: boxes(".mark-text.role-mark text"),
+            };
+        }"""
+    )
+    assert found["height"] < 330
+    assert len(found["points"]) == 18
+    left, top, right, bottom = found["frame"]
+    for x0, y0, x1, y1 in [*found["points"], *found["words"]]:
+        assert left <= x0 <= x1 <= right
+        assert top <= y0 <= y1 <= bottom
+    words = found["words"]
+    assert len(words) >= 3
+    for n, one in enumerate(words):
+        for other in words[:n]:
+            apart = one[0] >= other[2] or other[0] >= one[2]
+            assert apart or one[1] >= other[3] or other[1] >= one[3]
+
+
+def test_a_kernel_is_known_by_shape_and_by_name(visit: Open) -> None:
+    """One legend of shape and colour; a strip with its name for each histogram."""
+    page = visit("real", "#softmax/float16")
+    kernels = ["softmax", "softmax_triton", "softmax_llm_buggy (buggy)",
+               "softmax_triton_buggy (buggy)"]  # fmt: skip
+    labels = page.locator("#cell-spreads .role-legend-label text").all_text_contents()
+    assert sorted(labels) == sorted(kernels)
+    marks = page.locator("#cell-spreads .role-legend-symbol path")
+    assert len({mark.get_attribute("d") for mark in marks.all()}) == 4
+    strips = page.locator("#cell-shares svg text").all_text_contents()
+    assert [text for text in strips if text.startswith("softmax")] == kernels
+    words = page.locator("#cell-spreads .mark-text.role-mark text").all_text_contents()
+    assert "proposed, for the median element" in words
+
+
+# --- print ------------------------------------------------------------------------------------
+
+
+def test_print_is_light_and_fits(visit: Open) -> None:
+    """Whatever the theme: dark words on white, tables and charts no wider than the sheet."""
+    page = visit("real", "#softmax/float16", width=762)
+    page.locator("#page-theme").select_option("dark")
+    page.emulate_media(media="print")
+    assert page.evaluate("getComputedStyle(document.body).color") == back_and_ink("light")[1]
+    assert ink(page, "#chart-heat") == back_and_ink("light")[1]
+    wide = page.evaluate(
+        "[...document.querySelectorAll('.scroll')].filter(s => s.scrollWidth > 763).length"
+    )
+    assert wide == 0
+    assert page.evaluate("document.documentElement.scrollWidth") == 762
+
+
+def test_print_says_which_rows_are_missing(visit: Open) -> None:
+    """On paper nothing can be pressed."""
+    page = visit("many")
+    page.emulate_media(media="print")
+    assert page.locator("#page-cut").inner_text() == (
+        'These are the first 200 of 600: "Show all" before printing adds the rest.'
+    )
+    assert page.locator("#page-count").inner_text() == "600 of 600 cells"
+    page.emulate_media(media="screen")
+    assert page.locator("#page-cut").is_hidden()
+    page.get_by_role("button", name="Show all 600").click()
+    page.emulate_media(media="print")
+    assert page.locator("#page-cut").inner_text() == ""
 
 
 # --- theme ----------------------------------------------------------------------------------

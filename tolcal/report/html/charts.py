@@ -141,7 +141,7 @@ def over_time() -> Spec:
     number of a share beyond the axis) and word (the side of the words of a change), or null.
     """
     base = alt.Chart(_rows()).encode(
-        x=alt.X("number:Q", scale=alt.Scale(nice=False, zero=False, padding=26),
+        x=alt.X("number:Q", scale=alt.Scale(nice=False, zero=False, padding=40),
                 title="run, the oldest first",
                 axis=alt.Axis(tickMinStep=1, format="d", grid=False)),
     )  # fmt: skip
@@ -158,7 +158,9 @@ def over_time() -> Spec:
     above = edges.transform_filter("datum.share > 1").mark_text(baseline="bottom", dy=-8)
     below = edges.transform_filter("datum.share < 1").mark_text(baseline="top", dy=8)
     limit = _one().mark_rule(strokeDash=[6, 3]).encode(y="one:Q")
-    marks = base.transform_filter("datum.changed").mark_rule(strokeDash=[2, 3], strokeWidth=2)
+    marks = base.transform_filter("datum.changed").mark_rule(
+        strokeDash=[2, 3], strokeWidth=2, aria=False
+    )
     sides: dict[Side, tuple[Side, int]] = {"right": ("left", 4), "left": ("right", -4)}
     words = [
         base.transform_filter(f"datum.word == '{side}'")

@@ -107,7 +107,7 @@ def over_time(proposal: Proposal) -> Table:
     below = [i for i in order if held[i][2] < LEAST_SHARE]
     for sign, beyond in (("▲", above), ("▼", below)):
         for i in _apart(beyond, at):
-            rows[i]["edge"] = f"{sign} {rows[i]['said']}"
+            rows[i]["edge"] = f"{sign} {rows[i]['said'].replace('over ', '>')}"
     taken = -1.0
     for place, row in zip(at, rows, strict=True):
         low, high = (place, place + 0.4) if place < 0.6 else (place - 0.4, place)
@@ -121,7 +121,7 @@ def _apart(candidates: Sequence[int], at: Sequence[float]) -> list[int]:
     """Those of the candidates, first come first served, that leave room for each other's words."""
     chosen: list[int] = []
     for i in candidates:
-        if all(abs(at[i] - at[j]) > 1 / 6 for j in chosen):
+        if all(abs(at[i] - at[j]) > 1 / 4 for j in chosen):
             chosen.append(i)
     return chosen
 
