@@ -116,10 +116,29 @@ def test_a_broken_control_blocks_until_it_is_mended(copy: Path) -> None:
     kernel.write_text(good)
 
 
+def test_a_run_that_judges_nothing_says_so(copy: Path) -> None:
+    """Exit 1 where no kernel ran; 0, said as loudly, where nothing has been approved yet."""
+    few = ("relu_triton", "--gate", "1", "--cases", "0")
+    status, document, records = ci(copy, *few, "--dtype", "bfloat16")
+    assert status == 1
+    assert document["verdict"]["statuses"] == {"skipped": len(records)}
+    comment = (copy / "out" / "comment.md").read_text()
+    assert "### tolcal: nothing was judged: every record was skipped (1)." in comment
+    approved = copy / "tolerances.toml"
+    kept = approved.read_text()
+    approved.unlink()
+    status, document, _ = ci(copy, *few, "--dtype", "float32")
+    assert status == 0
+    assert document["verdict"]["judged"] == 0
+    comment = (copy / "out" / "comment.md").read_text()
+    assert "### tolcal: nothing was judged: what ran has no approved tolerance." in comment
+    approved.write_text(kept)
+
+
 def test_without_the_charts_library_there_is_all_but_the_report(copy: Path) -> None:
     """One line says how to get it; a report of another run is not left lying about."""
     stale = copy / "out" / "report.html"
-    stale.write_text("of another run")
+    stale.write_text("<!doctype html><title>tolcal</title>of another run")
     options = ["ci", "relu", "--device", "cpu", "--gate", "1", "--cases", "0"]
     code = f"import sys; sys.modules['altair'] = None; from tolcal.cli import main; main({options})"
     done = subprocess.run([sys.executable, "-c", code], cwd=copy, capture_output=True, text=True)

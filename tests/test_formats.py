@@ -144,11 +144,17 @@ def test_a_sentence_says_what_where_and_how_again() -> None:
     ],
 )  # fmt: skip
 def test_a_path_that_leads_elsewhere_is_no_place(path: str) -> None:
-    """A finding never points out of the repository; it is reported without a place."""
+    """A finding never points out of the repository; SARIF, which needs a place, has its own."""
     finding = make_finding("regression", blocks=True, path=path)
     assert findings.place(finding) is None
     check(of(finding))
-    assert "locations" not in json.loads(FORMATS["sarif"](of(finding)))["runs"][0]["results"][0]
+    (result,) = json.loads(FORMATS["sarif"](of(finding)))["runs"][0]["results"]
+    assert [place["physicalLocation"] for place in result["locations"]] == [
+        {
+            "artifactLocation": {"uri": "tolerances.toml", "uriBaseId": "%SRCROOT%"},
+            "region": {"startLine": 1},
+        }
+    ]
     assert "file=" not in FORMATS["annotations"](of(finding))
 
 

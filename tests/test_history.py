@@ -561,6 +561,39 @@ def test_colons_are_no_keys(tmp_path: Path) -> None:
     assert [r.reason for r in jsonlines.read(tmp_path / "r.jsonl.gz")] == [reason]
 
 
+@st.composite
+def objects(draw: st.DrawFn, depth: int = 3) -> tuple[str, bool]:
+    """JSON of an object, and whether some key stands twice in one, however it is written."""
+    pairs, keys, twice = [], [], False
+    for _ in range(draw(st.integers(0, 3))):
+        key = draw(st.sampled_from(["a", "b", ":", '"', "ä"]))
+        twice |= key in keys
+        keys.append(key)
+        name = draw(st.sampled_from([json.dumps(key), json.dumps(key, ensure_ascii=False),
+                                     f'"\\u{ord(key):04x}"']))  # fmt: skip
+        value, inner = json.dumps(draw(st.sampled_from([1, "x", "a: :", ['"a":'], None]))), False
+        if depth and draw(st.booleans()):
+            value, inner = draw(objects(depth=depth - 1))
+            value = draw(st.sampled_from([value, f"[{value}]"]))
+        twice |= inner
+        pairs.append(f"{name}{draw(st.sampled_from([':', ' : ']))}{value}")
+    return "{" + ",".join(pairs) + "}", twice
+
+
+@settings(max_examples=400, deadline=None)
+@given(objects())
+def test_keys_that_stand_twice(made: tuple[str, bool]) -> None:
+    """In objects of objects and of lists, beside texts that look like keys, escaped or not."""
+    text, twice = made
+    line = text.encode()
+    try:
+        jsonlines._check_keys(line, msgspec.json.decode(line))
+    except msgspec.ValidationError:
+        assert twice
+    else:
+        assert not twice
+
+
 def test_limits_of_bytes() -> None:
     """Records in memory: one record or one byte over what the caller allows is refused."""
     lines = [RUN, RECORD, RECORD, b'{"end":2}\n']

@@ -349,6 +349,7 @@ def test_the_sign_agrees_with_whether_it_blocks() -> None:
     assert said(make_finding("escaped", changed=True)) == ("!", "Does not block .")
     assert said(make_finding("regression")) == ("!", "Does not block .")
     assert said(make_finding("drift")) == ("!", "Does not block .")
+    assert said(statuses={"skipped": 4680}) == ("!", "Does not block .")
     assert said(make_finding("regression", blocks=True)) == ("✗", "Blocks .")
     assert said(blocks=True) == (
         "✗", "Blocks , as the verdict says, though none of its findings does."

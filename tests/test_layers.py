@@ -17,6 +17,7 @@ PACKAGE = Path(tolcal.__file__).parent
 ALLOWED: dict[str, str] = {
     "model": "| msgspec",
     "tomlfile": "model | tomli msgspec",
+    "files": "model |",
     "corpus": "model tomlfile | msgspec",
     "cases": "model | numpy torch",
     "stats": "model | numpy torch triton",
@@ -26,18 +27,18 @@ ALLOWED: dict[str, str] = {
     "history": "model sound | pyarrow pandas numpy msgspec",
     "calibrate": "model bounds history | numpy pandas msgspec",
     "compare": "model bounds | msgspec numpy",
-    "tolerances": "model tomlfile | tomlkit msgspec",
+    "tolerances": "model tomlfile files | tomlkit msgspec",
     "report": "model | jinja2 rich msgspec altair vl_convert",
     "github": "model corpus tolerances history calibrate compare review report tomlfile bounds "
-    "| requests msgspec pyarrow",
+    "files | requests msgspec pyarrow",
     "review": "model history calibrate compare | msgspec pandas pyarrow",
     "testing": "model cases stats bounds measure history tolerances project tomlfile "
     "| msgspec numpy torch",
     "project": "model tomlfile | msgspec tomli",
     "plugin": "model testing | pytest",
-    "hook": "model tolerances project tomlfile | msgspec tomli",
+    "hook": "model tolerances project tomlfile files | msgspec tomli",
     "cli": "model tomlfile corpus cases measure history calibrate compare tolerances report "
-    "github hook bounds stats project review | msgspec pyarrow numpy pandas",
+    "github hook bounds stats project review files | msgspec pyarrow numpy pandas",
     "__main__": "cli |",
     "__init__": "|",
 }
@@ -181,6 +182,8 @@ def test_every_stage_is_in_the_table() -> None:
         # The parent of the workers: nothing that a kernel does may reach it.
         ("tolcal.measure", "torch triton pandas pyarrow ray"),
         ("tolcal.cli.measuring", "torch triton ray"),
+        ("tolcal.github.histories", "torch triton"),
+        ("tolcal.github.ingest", "torch triton"),
     ],
 )
 def test_importing_stays_light(module: str, never: str) -> None:

@@ -10,12 +10,15 @@ import sys
 from pathlib import Path
 
 import msgspec
+import pyarrow.compute as pc
 import pytest
-from report_support import busy, check_golden
+from report_support import busy, check_golden, make_cell
 from tests_support import DATA, ROOT, make_record, make_stats
 
-from tolcal import history, tolerances
+from tolcal import calibrate, history, tolerances
+from tolcal.report import FORMATS, terminal, text
 from tolcal.report.document import to_json
+from tolcal.tolerances import writing
 
 SHOW = ("show", "softmax", "--history", str(DATA / "h200-history.parquet"))
 COLOUR = re.compile(r"\x1b\[[0-9;]*(?:3[0-9]|4[0-9]|9[0-7])[0-9;]*m")
@@ -90,12 +93,26 @@ def test_without_unicode_bars_are_ascii() -> None:
     assert shown.isascii()
 
 
-def test_a_report_without_unicode_is_no_traceback(tmp_path: Path) -> None:
+def test_a_terminal_without_unicode_is_no_traceback(tmp_path: Path) -> None:
     """What has no code in ASCII is a question mark."""
     path = tmp_path / "P.json"
-    path.write_text(to_json(busy()))
-    shown = piped("report", str(path), "--format", "comment", PYTHONIOENCODING="ascii")
-    assert "5.0e-2 ? 5.0e-4" in shown
+    made = busy()
+    notes = msgspec.structs.replace(made.proposal, notes=("a → b",))
+    path.write_text(to_json(msgspec.structs.replace(made, proposal=notes)))
+    assert "a ? b" in piped("report", str(path), PYTHONIOENCODING="ascii")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FORMATS if kind != "terminal"])
+def test_a_machine_format_is_utf8_in_every_locale(tmp_path: Path, kind: str) -> None:
+    """A page whose scripts lost a character is dead, and JSON in latin-1 can't be read."""
+    path = tmp_path / "P.json"
+    made = busy()
+    notes = msgspec.structs.replace(made.proposal, notes=("größer → 1\u20ac",))
+    made = msgspec.structs.replace(made, proposal=notes)
+    path.write_text(to_json(made), "utf-8")
+    for changes in ({"PYTHONIOENCODING": "latin-1"}, {"LC_ALL": "C", "PYTHONUTF8": "0",
+                    "PYTHONCOERCECLOCALE": "0"}):  # fmt: skip
+        assert piped("report", str(path), "--format", kind, **changes) == FORMATS[kind](made)
 
 
 def test_show_without_a_history(tmp_path: Path) -> None:
@@ -152,12 +169,91 @@ def test_the_terminal_report_respects_no_color(tmp_path: Path) -> None:
     assert "\x1b" in on_terminal(*argv, COLUMNS="160")
 
 
-@pytest.mark.parametrize("columns", [60, 80, 160])
+@pytest.mark.parametrize("columns", [20, 30, 40, 60, 80, 120, 160])
 def test_the_terminal_report_keeps_to_the_width(tmp_path: Path, columns: int) -> None:
     """Tables and text fit; only replay lines, which are to be copied, are whole."""
     path = tmp_path / "P.json"
     path.write_text(to_json(busy()))
     shown = on_terminal("report", str(path), COLUMNS=str(columns), NO_COLOR="1")
     lines = re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines()
-    wide = [line for line in lines if len(line) > columns and "tolcal replay" not in line]
+    most = max(columns, terminal.LEAST_WIDTH)
+    wide = [line for line in lines if len(line) > most and "tolcal replay" not in line]
     assert wide == []
+
+
+@pytest.mark.parametrize("columns", [1, 20, 40, 60, 80, 120, 160, None])
+@pytest.mark.parametrize("name", ["softmax", "x" * 54])
+def test_no_number_is_ever_cut(
+    monkeypatch: pytest.MonkeyPatch, columns: int | None, name: str
+) -> None:
+    """However narrow it is and however long a name: a table leaves columns out, then is a list."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: False, raising=False)
+    made = busy()
+    cells = (make_cell(name), *made.proposal.cells[1:])
+    shown = terminal.render(
+        msgspec.structs.replace(made, proposal=msgspec.structs.replace(made.proposal, cells=cells))
+    )
+    assert "…" not in shown
+    words = re.findall(r"[^\s,]+", shown)
+    numbers = {"5.0e-2", "5.0e-4", "1.3e-8", "2.8e-8", "1.7e-4", "7.3e3x", "100x", "289x"}
+    assert numbers <= set(words)
+    assert " ".join(words).count("finite") == 1
+    assert not re.search(r"\d\n\d", shown)
+
+
+def test_a_pipe_has_no_width(tmp_path: Path) -> None:
+    """There a sentence is one line, to be searched for."""
+    path = tmp_path / "P.json"
+    path.write_text(to_json(busy()))
+    lines = piped("report", str(path)).splitlines()
+    assert any(re.search(r"^Recall .* held-out control rows flagged\.$", x) for x in lines)
+
+
+def test_show_prints_a_file_of_anyone_inert(tmp_path: Path) -> None:
+    """No escape sequence, no line of its own, no workflow command."""
+    evil = "eve\x1b]0;pwned\x07\x1b[2J\u202e\n::error file=x::boom\n##[error]boom"
+    cell = tolerances.read(ROOT / "tolerances.toml")["softmax", "float32"]
+    assert cell.evidence is not None
+    assert cell.approved is not None
+    replace = msgspec.structs.replace
+    cell = replace(
+        cell,
+        evidence=replace(cell.evidence, rule=evil, devices=(evil,), history=evil),
+        approved=replace(cell.approved, by=evil, at=evil, digest=evil, reason=evil),
+    )
+    path = tmp_path / "t.toml"
+    path.write_text(writing.edited(None, {("softmax", "float32"): cell}, "t.toml"), "utf-8")
+    shown = piped("show", "softmax", "--tolerances", str(path), "--history", str(tmp_path))
+    assert shown.count("##(error]boom") == 5
+    assert all(line.isprintable() for line in shown.splitlines())
+    assert "##[" not in shown
+    assert not re.search(r"(?m)^\s*::", shown)
+    assert {line[:15].strip() for line in shown.splitlines() if "boom" in line} == {
+        "evidence", "approved",
+    }  # fmt: skip
+
+
+def test_show_and_the_report_name_the_same_nearest_control(tmp_path: Path) -> None:
+    """Both judge with the bias bound."""
+    table = history.read_table([DATA / "h200-history.parquet"])
+    history.add(tmp_path / "h", table.filter(pc.equal(pc.cast(table["op"], "string"), "softmax")))
+    shown = piped("show", "softmax", "--history", str(tmp_path / "h"))
+    section = shown.split("\nsoftmax/float16\n")[1].split("\nsoftmax/bfloat16")[0]
+    found = re.search(r"needs (\S+) of the bound: tolcal replay (\S+)\n", section)
+    assert found is not None
+    approved = tolerances.read(ROOT / "tolerances.toml")
+    proposal = calibrate.calibrate(history.read([tmp_path / "h"]), approved=approved)
+    (cell,) = [c for c in proposal.cells if c.dtype == "float16"]
+    assert cell.plots is not None
+    assert cell.plots.judged_by == "proposed"
+    assert cell.state == "unchanged"  # so that both hold rows against the same tolerance
+    share, case = max(
+        (shape.share, shape.case)
+        for kernel in cell.plots.kernels
+        if kernel.role == "control"
+        for shape in kernel.shapes
+    )
+    assert (found[1], found[2].split(":")[1]) == (text.number(share), case)

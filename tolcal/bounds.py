@@ -59,6 +59,22 @@ def at(envelope: Floats, z: Floats, c: float) -> Floats:
     return result
 
 
+def along(envelope: Floats, z: float, cs: Floats) -> Floats:
+    """``at`` of one envelope (of shape [grid]) at each of ``cs``."""
+    xs, ys = (one[0] for one in knots(envelope[None, :], np.array([z])))
+    # The segment with xs[j] <= c < xs[j + 1]; below the first and from the last knot on it is 0.
+    j = np.searchsorted(xs, cs, side="right") - 1
+    inside = (j >= 0) & (j < len(xs) - 1)
+    j = np.clip(j, 0, len(xs) - 2)
+    x0, x1, y0, y1 = xs[j], xs[j + 1], ys[j], ys[j + 1]
+    finite = np.isfinite(x1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = np.where(finite, (cs - x0) / np.where(finite, x1 - x0, 1), 0)
+        between = np.where(cs == x0, y0, y0 + (y1 - y0) * share)
+    result = np.where(inside, between, 0.0)
+    return np.full_like(result, np.inf) if np.isinf(envelope[0]) else result
+
+
 def utilisation(envelope: Floats, z: Floats, atol: float, c: float) -> Floats:
     """How much of (atol, c) each row uses: the t with a(t*c) = t*atol; it fails where t > 1.
 

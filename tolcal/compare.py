@@ -64,6 +64,7 @@ def compare(
     for record in sorted(records, key=lambda r: (r.case_set != "gate", r.id, r.run.id)):
         groups.setdefault((record.kernel, record.case.dtype), []).append(record)
     findings: list[Finding] = []
+    judged_rows = 0
     for (kernel, dtype), group in groups.items():
         cell = (group[0].case.op, dtype)
         new = _changed(group[0], baseline, changed)
@@ -74,6 +75,7 @@ def compare(
         if not ran:
             continue
         present, future = (_in_units_of(t.get(cell), ran[0].roundoff) for t in (approved, proposed))
+        judged_rows += len(ran) if present is not None else 0
         if group[0].role == "control":
             finding = _control(ran, present, new, baseline)
         else:
@@ -98,6 +100,7 @@ def compare(
             sorted(Counter(r.reason for r in records if r.status == "skipped").items())
         ),
         findings=tuple(findings),
+        judged=judged_rows,
     )
 
 

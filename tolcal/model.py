@@ -34,8 +34,18 @@ def one_line(text: str, limit: int) -> str:
     A GitHub runner takes ``::`` at the start of a line and ``##[`` anywhere for its commands.
     """
     words = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    inert = words.replace("##[", "##(").lstrip(": ")
-    return inert if len(inert) <= limit else inert[: limit - 1] + "…"
+    return cut(words.replace("##[", "##(").lstrip(": "), limit)
+
+
+def cut(text: str, limit: int) -> str:
+    """At most ``limit`` characters, of which an ellipsis is one where anything was cut.
+
+    At a blank if there is one in the second half: half a number would read as another.
+    """
+    if len(text) <= limit:
+        return text
+    at = text.rfind(" ", limit // 2, limit)
+    return text[: limit - 1 if at < 0 else at].rstrip() + "…"
 
 
 class TolcalError(Exception):
@@ -651,3 +661,9 @@ class Verdict(msgspec.Struct, frozen=True):
     statuses: Mapping[str, int]
     skipped_reasons: Mapping[str, int]
     findings: tuple[Finding, ...]
+    judged: int | None = None  # records that an approved tolerance judged; None in older files
+
+    @property
+    def ran(self) -> bool:
+        """Whether any kernel ran to its end: a job in which none did must not be green."""
+        return self.statuses.get("ok", 0) > 0

@@ -1,8 +1,6 @@
 """TOML files into checked values; every refusal names file, line, what is wrong and the remedy."""
 
-import os
 import re
-import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -54,34 +52,6 @@ def loads(text: str, name: str | Path) -> dict[str, Any]:
     except (RecursionError, ValueError):  # ValueError: an integer of thousands of digits
         raise NotTomlError(
             f"{name}: nested too deeply, or a number too long, to be one of tolcal's files"
-        ) from None
-
-
-def replace(path: Path, text: str) -> None:
-    """Writes ``path`` in one step, so that a reader never sees half of it; its mode stays.
-
-    A link stays one: what it is of is written. Nothing that lies in the folder is written through.
-    Raises TolcalError where the folder or file system doesn't let it.
-    """
-    import secrets  # with what it needs, as dear as tomli, and only for writing
-
-    path = Path(os.path.realpath(path))
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    try:
-        mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
-        opened = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        try:
-            with os.fdopen(opened, "wb") as file:
-                file.write(text.encode("utf-8"))
-                if mode is not None:
-                    os.fchmod(opened, mode)
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink()
-            raise
-    except OSError as error:
-        raise TolcalError(
-            f"{path}: cannot write it: {error.strerror}; check rights and space of its folder"
         ) from None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from openapi_core import Config, OpenAPI
@@ -44,7 +44,7 @@ class Response:
 
     status_code: int
     data: bytes | None
-    headers: Mapping[str, str] = field(default_factory=Headers)
+    headers: Headers
     content_type: str = "application/json"
 
 
@@ -98,11 +98,10 @@ def request(
     made = Request(
         method.lower(), path, RequestParameters(query=ImmutableMultiDict(query)), body or None
     )
-    if body or "requestBody" in described or names:
-        try:
-            _openapi().validate_request(made)
-        except OpenAPIError as error:
-            raise Violation(f"{method} {path}: {_reasons(error)}") from None
+    try:
+        _openapi().validate_request(made)
+    except OpenAPIError as error:
+        raise Violation(f"{method} {path}: {_reasons(error)}") from None
     return made
 
 

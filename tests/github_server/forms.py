@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from typing import Any
 
@@ -201,6 +202,7 @@ def artifact(call: Call, one: Artifact) -> dict[str, Any]:
             "created_at": stamp(one.created), "updated_at": stamp(one.created),
             "expires_at": stamp(one.expires), "url": call.url(f"actions/artifacts/{one.id}"),
             "archive_download_url": call.url(f"actions/artifacts/{one.id}/zip"),
+            "digest": f"sha256:{hashlib.sha256(one.content).hexdigest()}",
             "workflow_run": found
             and {
                 "id": found.id, "repository_id": call.repository.id,

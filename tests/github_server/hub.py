@@ -7,13 +7,13 @@ import json
 import re
 import threading
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from github_server import files, running, social
+from github_server import commits, objects, running, social
+from github_server.faults import Plan
 from github_server.state import (
     Artifact,
     CheckRun,
@@ -27,7 +27,7 @@ from github_server.state import (
 from github_server.web import Api, Server, Store
 from tolcal.github.settings import Job, job
 
-ROUTES = (files, running, social)  # imported for the routes that they register
+ROUTES = (commits, objects, running, social)  # imported for the routes that they register
 DAY = 86400.0
 
 
@@ -43,31 +43,7 @@ class Logged(NamedTuple):
 
 
 @dataclass
-class Fault:
-    """What `Hub.fail` plans."""
-
-    call: str
-    after: int
-    times: int
-    status: int | Literal["timeout", "drop", "short"]
-    effect: bool
-    headers: dict[str, str]
-    message: str
-    body: bytes | None
-
-
-@dataclass
-class Hook:
-    """What `Hub.on` plans."""
-
-    call: str
-    action: Callable[[], Any]
-    times: int
-    after: int = 0
-
-
-@dataclass
-class Hub:
+class Hub(Plan):
     """The server on loopback and what it knows. `close` ends it and raises AssertionError if a
     request or an answer broke GitHub's description.
     """
@@ -80,13 +56,10 @@ class Hub:
     violations: list[str] = field(default_factory=list)
     calls: list[tuple[str, str, int | str]] = field(default_factory=list)
     requests: list[Logged] = field(default_factory=list)
-    lock: threading.RLock = field(default_factory=threading.RLock)
     closed: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
         self.state = State(self.folder)
-        self.faults: list[Fault] = []
-        self.hooks: list[Hook] = []
         self.api = Server(self, Api)
         self.store = Server(self, Store)
 
@@ -109,52 +82,6 @@ class Hub:
             server.shutdown()
             server.server_close()
         assert not self.violations, "\n".join(self.violations)
-
-    def fail(
-        self, call: str = "*", *, status: int | Literal["timeout", "drop", "short"] = 500,
-        after: int = 0, times: int = 1, effect: bool = False, message: str = "Server Error",
-        headers: Mapping[str, str] | None = None, body: bytes | None = None,
-    ) -> Fault:  # fmt: skip
-        """The next `times` calls that match fail, after `after` that don't.
-
-        `call` is a pattern: "POST issues/*/comments", "GET files/*" (the host of files), "*".
-        `status`: what is answered, or "timeout" (never an answer), "drop" (the connection ends),
-        "short" (an answer that is cut). `effect`: the call does what it does, and its answer is
-        lost. The headers are lower- or upper-case; `body` replaces GitHub's JSON of an error.
-        """
-        made = Fault(call, after, times, status, effect, dict(headers or {}), message, body)
-        self.faults.append(made)
-        return made
-
-    def on(self, call: str, action: Callable[[], Any], times: int = 1, after: int = 0) -> None:
-        """Runs `action` before the next `times` calls that match: a push between two calls."""
-        self.hooks.append(Hook(call, action, times, after))
-
-    def fault(self, label: str) -> Fault | None:
-        """The fault that hits this call."""
-        with self.lock:
-            for one in self.faults:
-                if one.times and fnmatchcase(label, one.call):
-                    if one.after:
-                        one.after -= 1
-                        continue
-                    one.times -= 1
-                    return one
-        return None
-
-    def run_hooks(self, label: str) -> None:
-        """Those of this call; they may themselves make calls."""
-        due = []
-        with self.lock:
-            for one in self.hooks:
-                if one.times and fnmatchcase(label, one.call):
-                    if one.after:
-                        one.after -= 1
-                        continue
-                    one.times -= 1
-                    due.append(one)
-        for one in due:
-            one.action()
 
     def log(
         self, method: str, path: str, status: int | str, query: dict[str, str], content: bytes,

@@ -49,7 +49,6 @@ OPERATIONS = (
     "POST git/blobs",
     "GET git/commits/{commit_sha}",
     "POST git/commits",
-    "GET git/matching-refs/{ref}",
     "GET git/ref/{ref}",
     "POST git/refs",
     "PATCH git/refs/{ref}",
@@ -78,6 +77,9 @@ _LEFT_OUT = (
     "description", "summary", "example", "examples", "externalDocs", "tags", "title", "callbacks",
     "discriminator",
 )  # fmt: skip
+
+
+_NULL = {"enum": [None], "nullable": True}
 
 
 def prune(full: dict[str, Any]) -> dict[str, Any]:
@@ -115,8 +117,8 @@ def prune(full: dict[str, Any]) -> dict[str, Any]:
         part = _strip(full["components"][kind][name])
         pruned["components"].setdefault(kind, {})[name] = part
         waiting |= _references(part)
-    for kind, parts in pruned["components"].items():
-        pruned["components"][kind] = dict(sorted(parts.items()))
+    found = pruned["components"]
+    pruned["components"] = {kind: dict(sorted(found[kind].items())) for kind in sorted(found)}
     return pruned
 
 
@@ -134,8 +136,12 @@ def _strip(node: Any, names: bool = False) -> Any:
             kept[key] = value
         elif names or not (key in _LEFT_OUT or key.startswith("x-")):
             kept[key] = _strip(value, names=key in ("properties", "schemas") and not names)
+    # What may be null is so meant by GitHub; OpenAPI 3.0 wants the null among the values, too.
     if node.get("nullable") is True and None not in node.get("enum", [None]):
-        kept["enum"] = [*node["enum"], None]  # as GitHub means it, and OpenAPI 3.0 wants it
+        kept["enum"] = [*node["enum"], None]
+    for word in ("oneOf", "anyOf"):
+        if node.get("nullable") is True and word in node and _NULL not in node[word]:
+            kept[word] = [*kept[word], _NULL]
     # The description of an answer is required by OpenAPI.
     if not names and "description" in node and ("content" in node or "headers" in node):
         kept["description"] = ""

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, unquote
 
-from github_server.description import ROOT
 from github_server.state import Repository, State, User
 
 #: Parameters that may hold slashes.
@@ -93,9 +92,7 @@ class Route:
     def described(self, repository: str, values: dict[str, str]) -> str:
         """The path for the description: one segment a parameter."""
         path = self.template.format_map({key: quote(one, safe="") for key, one in values.items()})
-        return f"{ROOT.format(owner=repository.split('/')[0], repo=repository.split('/')[1])}" + (
-            f"/{path}" if path else ""
-        )
+        return f"/repos/{repository}/{path}".rstrip("/")
 
 
 ROUTES: list[Route] = []
@@ -106,7 +103,7 @@ def route(method: str, template: str, needs: str) -> Callable[[Function], Functi
     pattern = re.sub(
         r"\\{(\w+)\\}",
         lambda found: f"(?P<{found[1]}>{'.+' if found[1] in _LONG else '[^/]+'})",
-        re.escape(template).replace("_", "_"),
+        re.escape(template),
     )
 
     def register(function: Function) -> Function:

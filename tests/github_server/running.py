@@ -200,7 +200,7 @@ def edit_check(call: Call) -> Answer:
 
 
 @route("GET", "check-runs/{check_run_id}/annotations", "checks=read")
-def annotations(call: Call) -> Listing:
+def check_annotations(call: Call) -> Listing:
     """All that were added."""
     return Listing(find_check(call).annotations, lambda one: fill("check-annotation", one))
 

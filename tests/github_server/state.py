@@ -218,12 +218,13 @@ class State:
     def add_repository(
         self, full_name: str, default_branch: str = "main", parent: Repository | None = None
     ) -> Repository:
-        """An empty one; a fork has its parent's branches."""
+        """An empty one; a fork has its parent's default branch."""
         owner, _, name = full_name.partition("/")
         git = Git(self.folder / f"{owner}-{name}.git", default_branch)
         made = Repository(self.id(), self.add_user(owner), name, git, self, default_branch, parent)
         if parent:
-            git.run("fetch", "--quiet", str(parent.git.path), "refs/heads/*:refs/heads/*")
+            branch = f"refs/heads/{default_branch}"
+            git.run("fetch", "--quiet", str(parent.git.path), f"{branch}:{branch}")
         self.repositories[full_name] = made
         return made
 

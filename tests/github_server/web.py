@@ -16,7 +16,8 @@ from github_server import description, routing
 from github_server.routing import Answer, Call, Listing, Refused, Route
 
 if TYPE_CHECKING:
-    from github_server.hub import Fault, Hub
+    from github_server.faults import Fault
+    from github_server.hub import Hub
 
 LEVELS = ("none", "read", "write")
 

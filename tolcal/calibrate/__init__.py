@@ -370,7 +370,8 @@ def _notes(
             f"{broken} control rows have non-finite values where the reference has none, or the "
             "other way round: no tolerance covers them, and they are left out of the fit"
         )
-    for device, rows in good.groupby("device", observed=True, sort=True):
+    trusted = good[good["origin"] != "pull_request"]
+    for device, rows in trusted.groupby("device", observed=True, sort=True):
         classes = set(rows["device_class"].astype(str))
         used = any(classes & set(devices) for devices in fitted.values())
         dates = sorted({str(s)[:10] for s in rows["started"].unique() if s})

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from tolcal import bounds
-from tolcal.calibrate import fit
-from tolcal.calibrate.rows import Control, controls_of, judged_rows, select
+from tolcal.calibrate import fit, leaving
+from tolcal.calibrate.rows import Control, controls_of, judged_rows, select, texts
 from tolcal.model import (
     DTYPES,
     BuggyRecall,
@@ -65,11 +65,10 @@ def paper_of(control: Control, devices: list[str]) -> float | None:
 
     Of those ``devices``, or of all if the list is empty.
     """
-    passed = control.rows["num_exceeding"].fillna(0).to_numpy(np.int64) == 0
-    used = passed & control.trusted
+    used = control.passed & control.trusted
     if devices:
         used &= np.isin(control.device, devices)
-    values = control.rows["max_abs"].to_numpy(np.float64)[used]
+    values = control.max_abs[used]
     return fit.paper(values) if values.size else None
 
 
@@ -78,19 +77,18 @@ def fit_cell(
     wide: Mapping[str, Control],
     devices: Mapping[str, list[str]],
     margin: float,
-    without: str | None = None,
 ) -> Tolerance | None:
-    """The wider of the members' fits on each of their devices, leaving the run ``without`` out."""
+    """The wider of the members' fits on each of their devices."""
     result: Tolerance | None = None
     for control in members:
         for device in devices[control.kernel]:
-            mask = control.fits & (control.device == device) & (control.runs != without)
+            mask = control.fits & (control.device == device)
             if not mask.any():
                 continue
             borrowed = None
             lender = wide.get(control.kernel)
             if DTYPES[control.dtype].bits <= 16 and lender is not None:
-                lent = lender.fits & (lender.device == device) & (lender.runs != without)
+                lent = lender.fits & (lender.device == device)
                 borrowed = lender.subset(lent) if lent.any() else None
             one = fit.residual(control.subset(mask), borrowed, control.dtype, margin)
             result = one if result is None else fit.wider(result, one)
@@ -111,7 +109,6 @@ def leave_one_out(
     """
     if rule == "residual" and not calibrated:
         return {}
-    result: Alarms = {}
     masks = {}
     for control in members:
         mask = control.trusted & control.explore
@@ -121,43 +118,78 @@ def leave_one_out(
     runs = sorted({str(run) for c in members for run in np.unique(c.runs[masks[c.kernel]])})
     if len(runs) < 2:
         return {}
-    for run in runs:
-        alarm = Alarm()
-        tolerance = fit_cell(members, wide, devices, margin, run) if rule == "residual" else None
-        atol = paper_without(members, run)
-        for control in members:
-            mask = masks[control.kernel] & (control.runs == run)
-            if not mask.any():
-                continue
-            theirs = control.rows["max_abs"].to_numpy(np.float64)[mask]
+    atols = _papers_without(members, runs)
+    tolerances: dict[str, Tolerance | None] = dict.fromkeys(runs)
+    if rule == "residual":
+        parts = leaving.pools(members, wide, devices)
+        tolerances = {run: leaving.without(parts, run, margin) for run in runs}
+    result: Alarms = {}
+    for control in members:
+        judged = _judged_without(control, masks[control.kernel], tolerances, atols)
+        for run, (theirs, flagged, used) in judged.items():
+            atol = atols[run]
             by_paper = float(theirs.max() / atol) if atol else 0.0
-            if tolerance is not None:
-                judged = select(control.judged, mask)
-                flagged = bounds.exceeds(judged, tolerance)
-                share = float(bounds.share(judged, tolerance).max())
-            elif rule == "paper" and atol is not None:
+            if rule == "paper":
+                if atol is None:
+                    continue
                 flagged, share = theirs > atol, by_paper
-            else:
+            elif tolerances[run] is None:
                 continue
-            counted = Alarm(int(mask.sum()), int(flagged.sum()), share)
+            else:
+                share = float(used.max())
+            counted = Alarm(len(theirs), int(flagged.sum()), share)
             if atol:
                 counted = msgspec.structs.replace(
                     counted, compared=True, compared_share=share, paper_share=by_paper
                 )
-            alarm = alarm.with_(counted)
-        if alarm.rows:
-            result[run] = alarm
-    return result
+            result[run] = result.get(run, Alarm()).with_(counted)
+    return {run: result[run] for run in runs if run in result}
 
 
-def paper_without(members: list[Control], run: str) -> float | None:
-    values = []
+def _judged_without(
+    control: Control,
+    mask: bounds.Bools,
+    tolerances: Mapping[str, Tolerance | None],
+    atols: Mapping[str, float | None],
+) -> dict[str, tuple[bounds.Floats, bounds.Bools, bounds.Floats]]:
+    """By run: max_abs of its rows, which fail, and their shares, by the tolerance without it.
+
+    Few runs change a fit, so rows are judged together for all runs of the same tolerance.
+    """
+    max_abs = control.max_abs[mask]
+    runs = control.runs[mask]
+    rows = select(control.judged, mask)
+    flagged, used = np.zeros(len(runs), bool), np.zeros(len(runs))
+    present = [str(run) for run in np.unique(runs)]
+    groups: dict[tuple[float, float, float | None], list[str]] = {}
+    for run in present:
+        if (t := tolerances[run]) is not None:
+            groups.setdefault((t.atol, t.scaled_tol, t.bias_tol), []).append(run)
+    for members in groups.values():
+        here = np.isin(runs, members)
+        tolerance = tolerances[members[0]]
+        assert tolerance is not None
+        some = select(rows, here)
+        flagged[here] = bounds.exceeds(some, tolerance)
+        used[here] = bounds.share(some, tolerance)
+    return {
+        run: (max_abs[here], flagged[here], used[here])
+        for run in present
+        for here in (runs == run,)
+    }
+
+
+def _papers_without(members: list[Control], runs: list[str]) -> dict[str, float | None]:
+    """The published rule by run left out: the wider of the members', None where none has rows."""
+    found: dict[str, float | None] = dict.fromkeys(runs)
     for control in members:
-        passed = control.rows["num_exceeding"].fillna(0).to_numpy(np.int64) == 0
-        mask = passed & control.trusted & (control.runs != run)
-        if mask.any():
-            values.append(fit.paper(control.rows["max_abs"].to_numpy(np.float64)[mask]))
-    return max(values) if values else None
+        mask = control.passed & control.trusted
+        values, theirs = control.max_abs[mask], control.runs[mask]
+        for run in runs:
+            left = values[theirs != run]
+            if left.size:
+                found[run] = max(fit.paper(left), found[run] or 0.0)
+    return found
 
 
 def recalls_of(
@@ -264,7 +296,7 @@ def locked(frame: pd.DataFrame, proposal: Proposal, legacy: Mapping[Cell, float]
             continue
         for kernel, group in rows.groupby("kernel", observed=True):
             caught = bounds.exceeds(judged_rows(group), tolerance)
-            runs = group["run_id"].astype(str).to_numpy()
+            runs = texts(group["run_id"])
             quiet = len(np.unique(runs)) - len(np.unique(runs[caught]))
             if quiet:
                 missed.append(f"{kernel} {dtype}: not caught in {quiet} of the runs")

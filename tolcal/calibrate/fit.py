@@ -61,9 +61,8 @@ def borrow(own: Envelope, wide: Envelope) -> Envelope:
     have hidden up to one u of the scale: hence A16(c) >= A32(c - 1), z16 >= z32 + 1, and c >= 1.
     """
     shifted = np.full(GRID.size, np.inf)
-    for j, c in enumerate(GRID):
-        if c >= 1.0:
-            shifted[j] = bounds.at(wide.a[None, :], np.array([wide.z]), c - 1.0)[0]
+    from_one = GRID >= 1.0
+    shifted[from_one] = bounds.along(wide.a, wide.z, GRID[from_one] - 1.0)
     return Envelope(np.maximum(own.a, shifted), max(own.z, wide.z + 1.0))
 
 
@@ -74,24 +73,35 @@ def joint(envelope: Envelope, scales: Floats, rms: Floats, roundoff: float) -> t
     quantiles s, among the envelope's knots (A(c), c) and (floor, z). A cell without any residual
     (relu) gets the floor and one unit roundoff of scale: exact so far, but not exact by law.
     """
+    typical = np.maximum(scales, SCALE_FLOOR * rms[:, None]).ravel()
+    return cheapest(candidates(envelope), typical[typical > 0], roundoff)
+
+
+def candidates(envelope: Envelope) -> list[tuple[float, float]]:
+    """The (atol, c) on an envelope that the joint fit chooses from."""
     # A borrowed envelope begins at c = 1.
     largest = float(envelope.a[np.isfinite(envelope.a)][0])
     floor = max(ATOL_FLOOR, ATOL_SHARE * largest)
     if envelope.z == 0.0:
-        return floor, 1.0
-    candidates = [
+        return [(floor, 1.0)]
+    found = [
         (max(float(a), floor), float(c))
         for a, c in zip(envelope.a, GRID, strict=True)
         if np.isfinite(a)
     ]
     if math.isfinite(envelope.z):
-        candidates.append((floor, envelope.z))
-    typical = np.maximum(scales, SCALE_FLOOR * rms[:, None]).ravel()
-    typical = typical[typical > 0]
-    if not typical.size:
-        return min(candidates)
-    best, chosen = math.inf, candidates[0]
-    for atol, c in candidates:
+        found.append((floor, envelope.z))
+    return found
+
+
+def cheapest(
+    found: list[tuple[float, float]], typical: Floats, roundoff: float
+) -> tuple[float, float]:
+    """The candidate that allows least at scales ``typical``, all above 0."""
+    if len(found) == 1 or not typical.size:
+        return min(found)
+    best, chosen = math.inf, found[0]
+    for atol, c in found:
         cost = float(np.log(atol + c * roundoff * typical).mean())
         if cost < best:
             best, chosen = cost, (atol, c)
@@ -112,13 +122,30 @@ def residual(rows: Rows, wide: Rows | None, dtype: str, margin: float) -> Tolera
     if wide is not None:
         own = borrow(own, upper(wide.envelope, wide.z))
         own_abs = borrow(own_abs, upper(wide.envelope_abs, wide.z_abs))
-    atol, c = joint(own, rows.scales, rows.rms, rows.roundoff)
-    plain_atol, plain_c = joint(own_abs, rows.scales_abs, rows.rms, rows.roundoff)
+    return tolerance(
+        joint(own, rows.scales, rows.rms, rows.roundoff),
+        joint(own_abs, rows.scales_abs, rows.rms, rows.roundoff),
+        judged_bias(rows),
+        rows.roundoff,
+        dtype,
+        margin,
+    )
+
+
+def tolerance(
+    pair: tuple[float, float],
+    plain: tuple[float, float],
+    biases: Floats,
+    roundoff: float,
+    dtype: str,
+    margin: float,
+) -> Tolerance:
+    """The cell of both joint fits and of the |bias| of the records with enough elements."""
     return Tolerance(
-        atol=round_up(margin * atol),
-        scaled_tol=round_up(margin * c),
-        allclose=allclose(margin * plain_atol, margin * plain_c, rows.roundoff, dtype),
-        bias_tol=bias_tol(rows, margin),
+        atol=round_up(margin * pair[0]),
+        scaled_tol=round_up(margin * pair[1]),
+        allclose=allclose(margin * plain[0], margin * plain[1], roundoff, dtype),
+        bias_tol=bias_bound(biases, margin),
     )
 
 
@@ -136,15 +163,23 @@ def allclose(atol: float, c: float, roundoff: float, dtype: str) -> AllClose:
 
 
 def bias_tol(rows: Rows, margin: float) -> float | None:
-    """Bound on |bias| from the records with enough elements; None where bias tells nothing.
+    """Bound on |bias| from the records with enough elements; None where bias tells nothing."""
+    return bias_bound(judged_bias(rows), margin)
 
-    It tells nothing if no record has enough elements, or if correct kernels come near 1 by
-    themselves: a norm over two elements rounds +-1 the same way everywhere.
+
+def judged_bias(rows: Rows) -> Floats:
+    """|bias| of the records with enough elements."""
+    return np.abs(rows.bias[rows.bias_count >= bounds.BIAS_MIN_COUNT])
+
+
+def bias_bound(biases: Floats, margin: float) -> float | None:
+    """Above all of these |bias|; None if there are none, or correct kernels come near 1.
+
+    A norm over two elements rounds +-1 the same way everywhere.
     """
-    judged = np.abs(rows.bias[rows.bias_count >= bounds.BIAS_MIN_COUNT])
-    if not judged.size:
+    if not biases.size:
         return None
-    widened = math.ceil(margin * float(judged.max()) * 100) / 100 + 0.01
+    widened = math.ceil(margin * float(biases.max()) * 100) / 100 + 0.01
     return round(widened, 2) if widened < 1.0 else None
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -15,7 +15,7 @@ import pandas as pd
 
 from tolcal import bounds
 from tolcal.calibrate.evaluate import Alarms
-from tolcal.calibrate.rows import Control, judged_rows
+from tolcal.calibrate.rows import Control, judged_rows, texts
 from tolcal.model import (
     SHARE_EDGES,
     SHARE_MAX,
@@ -116,10 +116,12 @@ def _kernel(
 
 def _spreads(rows: pd.DataFrame, runs: Sequence[str]) -> Iterable[RunSpread]:
     residuals = rows["residual_max"].to_numpy(np.float64)
-    names = rows["run_id"].astype(str).to_numpy()
     known = np.isfinite(residuals)  # imported rows have none
+    names, codes = np.unique(texts(rows["run_id"])[known], return_inverse=True)
+    residuals = residuals[known]
+    where = {str(name): n for n, name in enumerate(names)}
     for number, run in enumerate(runs):
-        values = residuals[known & (names == run)] if run else residuals[:0]
+        values = residuals[codes == where[run]] if run in where else residuals[:0]
         if values.size:
             low, q1, middle, q3, high = (
                 _short(float(q)) for q in np.quantile(values, (0, 0.25, 0.5, 0.75, 1))
@@ -133,16 +135,22 @@ def _used(
     share = np.minimum(bounds.share(judged, tolerance), SHARE_MAX)
     bins = np.searchsorted(np.array(SHARE_EDGES), share, side="left")  # 1 itself passes
     counts = np.bincount(bins, minlength=len(SHARE_EDGES) + 1)
-    dims = rows["dims"].astype(str).to_numpy()
-    cases = rows["case_id"].astype(str).to_numpy()
+    dims, cases = texts(rows["dims"]), texts(rows["case_id"])
     worst: dict[str, int] = {}
-    for i in np.lexsort((cases, dims, -share)):
-        worst.setdefault(str(dims[i]), int(i))
     sizes = Counter(dims.tolist())
+    for i in np.lexsort((_ranks(cases), _ranks(dims), -share)):
+        worst.setdefault(str(dims[i]), int(i))
+        if len(worst) == len(sizes):
+            break
     return tuple(int(n) for n in counts), tuple(
         ShapeShare(shape, sizes[shape], _short(float(share[i])), str(cases[i]))
         for shape, i in list(worst.items())[:most]
     )
+
+
+def _ranks(values: Any) -> Any:
+    """The place of each string in their order."""
+    return np.unique(values, return_inverse=True)[1]
 
 
 def buggy_shares(

@@ -40,6 +40,9 @@ def entry() -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Runs one command; returns its exit status."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed (`>&-`): whoever did it wants to read nothing
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
     parser = build_parser()
     args = parser.parse_args(argv)
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -294,6 +297,10 @@ def _add_history_commands(history: argparse.ArgumentParser) -> None:
         (
             "verify", "read every shard and check it",
             " Damage, a lost shard or an impossible record is exit status 2 and one line.",
+        ),
+        (
+            "compact", "put all shards of a history folder into one",
+            " No record is lost, whenever it is interrupted; single files stay as they are.",
         ),
     ):  # fmt: skip
         sub = verbs.add_parser(

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from tolcal import corpus, project, tolerances, tomlfile
-from tolcal.cli import config
+from tolcal import corpus, files, project, tolerances, tomlfile
+from tolcal.cli import config, output
 from tolcal.hook import names, rules
 from tolcal.model import Approved, Op, TolcalError, plural
 from tolcal.report import FORMATS, text
@@ -31,12 +31,17 @@ def calibrate(args: argparse.Namespace) -> int:
 
     settings = config.load(args)
     config.must_exist(args)
+    apart = [Path(p) for p in args.locked or ()]
+    out = Path(args.json) if args.json else None
+    if out:  # before minutes of work
+        read = (*settings.history, *apart, settings.tolerances)
+        output.must_be_free(out, "proposal", "--json", read)
     ops = _ops_if_any(settings.corpus)
     frame = history.read(settings.history)
     if not ((frame["role"] == "control") & (frame["status"] == "ok")).any():
-        read = ", ".join(f"{p}{'' if p.exists() else ' (not there)'}" for p in settings.history)
+        where = ", ".join(f"{p}{'' if p.exists() else ' (not there)'}" for p in settings.history)
         raise TolcalError(
-            f"no record of a control that ran in {read}; measure some first (`tolcal run --repeat "
+            f"no record of a control that ran in {where}; measure some first (`tolcal run --repeat "
             "18 --history DIR`), or name another with --history"
         )
     # Approved tolerances are of the residual rule; against the paper's they say nothing.
@@ -52,14 +57,13 @@ def calibrate(args: argparse.Namespace) -> int:
             legacy=legacy,
             progress=progress,
         )
-    if args.locked:
-        apart = stage.locked(history.read([Path(p) for p in args.locked]), proposal, legacy)
-        proposal = msgspec.structs.replace(proposal, locked=apart)
+    if apart:
+        locked = stage.locked(history.read(apart), proposal, legacy)
+        proposal = msgspec.structs.replace(proposal, locked=locked)
     document = Document(proposal)
-    if args.json:
-        path = Path(args.json)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(to_json(document), "utf-8")
+    if out:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        files.replace(out, to_json(document))
     print(terminal.render(document), end="")
     return 0
 
@@ -81,7 +85,14 @@ def report(args: argparse.Namespace) -> int:
     if args.schema:
         from tolcal.report.schema import json_schema
 
+        beside = {"P.json": args.proposal, "--format": args.format, "--open": args.open,
+                  "--plots": args.plots}  # fmt: skip
+        if any(beside.values()):
+            given = next(name for name, value in beside.items() if value)
+            raise TolcalError(f"--schema prints the schema of every P.json: leave {given} out")
         rendered = json.dumps(json_schema(), indent=2) + "\n"
+        if out is not None:
+            output.must_be_free(out, "report", "--out", ())
     elif args.proposal is None:
         raise TolcalError("report: name a proposal, P.json (`tolcal calibrate --json P.json`)")
     else:
@@ -89,22 +100,38 @@ def report(args: argparse.Namespace) -> int:
         document = read(source)
         if args.open and out is None:
             out = source.with_name("report.html")
+        if out is not None:
+            kind = "proposal" if chosen == "json" else "report"
+            output.must_be_free(out, kind, "--out", [source])
         if args.plots:
-            from tolcal.report import html
-
-            folder = Path(args.plots)
-            folder.mkdir(parents=True, exist_ok=True)
-            for name, picture in html.pictures(document).items():
-                (folder / name).write_bytes(picture)
+            _draw(document, Path(args.plots), source)
         rendered = FORMATS[chosen](document)
     if out is None:
-        sys.stdout.write(rendered)
+        if chosen == "terminal" and not args.schema:
+            sys.stdout.write(rendered)
+        else:
+            output.emit(rendered)
         return 0
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(rendered, "utf-8")
+    files.replace(out, rendered)
     if args.open and not webbrowser.open(out.resolve().as_uri()):
         print(f"written: {out}; no browser could be started, open it yourself", file=sys.stderr)
     return 0
+
+
+def _draw(document: Document, folder: Path, source: Path) -> None:
+    """The main charts as files; says so where there is nothing to draw."""
+    from tolcal.report import html
+
+    pictures = html.pictures(document)
+    for name in pictures:
+        output.must_be_free(folder / name, "picture", "--plots", [source])
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, picture in pictures.items():
+        files.replace(folder / name, picture)
+    if not pictures:
+        print(f"--plots {folder}: nothing was drawn, {source} has no data for charts",
+              file=sys.stderr)  # fmt: skip
 
 
 def approve(args: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tolcal import corpus
 from tolcal.cli import config
-from tolcal.model import NAME, TolcalError
+from tolcal.model import NAME, TolcalError, plural
 
 
 def ls(args: argparse.Namespace) -> int:
@@ -35,6 +35,24 @@ def verify(args: argparse.Namespace) -> int:
             continue
         for line in history.verify([path]):
             print(line)
+    return 0
+
+
+def compact(args: argparse.Namespace) -> int:
+    """``tolcal history compact``."""
+    from tolcal import history
+
+    config.must_exist(args)
+    folders = [path for path in config.load(args).history if path.is_dir()]
+    if not folders:
+        print("there is no history folder yet, so nothing was compacted")
+    for folder in folders:
+        shards = len(list(folder.glob("*.parquet")))
+        into = history.compact(folder)
+        if into is None:
+            print(f"{folder}: {plural(shards, 'shard')}, so there is nothing to compact")
+        else:
+            print(f"{folder}: {shards} shards are one now, with the same records: {into}")
     return 0
 
 

@@ -6,12 +6,12 @@ import argparse
 import importlib.util
 from pathlib import Path
 
-from tolcal import cases, corpus, history, measure, review, tolerances
-from tolcal.cli import config, planning
+from tolcal import cases, corpus, files, history, measure, review, tolerances
+from tolcal.cli import config, output, planning
 from tolcal.cli.recording import measure_into, say
 from tolcal.history import columns
 from tolcal.model import Cell, ErrorStats, Op, Record, Run, TolcalError, Tolerance, one_line
-from tolcal.report import terminal
+from tolcal.report import terminal, text
 
 
 def _need_torch() -> None:
@@ -106,7 +106,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def ci(args: argparse.Namespace) -> int:
-    """``tolcal ci``: the steps of the workflows, on one machine."""
+    """``tolcal ci``: the steps of the workflows, on one machine.
+
+    1 for what blocks, and where no kernel ran: a job that tests nothing must not be green. Where
+    what ran has no approved tolerance yet, which is how every repository begins, it is 0.
+    """
     from tolcal.report import FORMATS
     from tolcal.report.document import Document, to_json
 
@@ -126,6 +130,12 @@ def ci(args: argparse.Namespace) -> int:
     home = config.writable_history(settings.history)
     past = history.read_table(settings.history)
     out = Path(args.out)
+    page = out / "report.html"
+    read = (settings.tolerances, *settings.history)
+    for file, kind in (("comment.md", "report"), (page.name, "report"),
+                       ("proposal.json", "proposal")):  # fmt: skip
+        output.must_be_free(out / file, kind, "--out", read)
+    output.must_not_be_read(out / "records.jsonl.gz", "--out", read)
     records = measure_into(
         out / "records.jsonl.gz", _request(args, settings, ops, 1), settings.corpus, args.resume,
         args.overwrite,
@@ -138,10 +148,10 @@ def ci(args: argparse.Namespace) -> int:
         )  # fmt: skip
     verdict = found.verdict
     document = Document(found.proposal, verdict)
-    (out / "proposal.json").write_text(to_json(document), "utf-8")
+    files.replace(out / "proposal.json", to_json(document))
     comment = FORMATS["comment"](document)
-    (out / "comment.md").write_text(comment, "utf-8")
-    print(comment, end="")
+    files.replace(out / "comment.md", comment)
+    output.emit(comment)
     if not found.sound:
         say(
             "regressions or crashes of what changed, so the records stay out of the history; they "
@@ -152,13 +162,15 @@ def ci(args: argparse.Namespace) -> int:
         say(f"records added to the history as {shard}")
     written = [out / "comment.md", out / "proposal.json", out / "records.jsonl.gz"]
     try:
-        (out / "report.html").write_text(FORMATS["html"](document), "utf-8")
-        written.insert(1, out / "report.html")
+        files.replace(page, FORMATS["html"](document))
+        written.insert(1, page)
     except ModuleNotFoundError as error:  # the comment decides; the report is for digging
-        (out / "report.html").unlink(missing_ok=True)  # of another run
+        page.unlink(missing_ok=True)  # of another run
         say(f"no report.html: {error.name} is not installed: pip install 'tolcal[html]'")
     say(f"written: {', '.join(map(str, written))}")
-    return 1 if verdict.blocks else 0
+    if why := text.not_judged(verdict):
+        say(f"nothing was judged: {why}")
+    return 1 if verdict.blocks or not verdict.ran else 0
 
 
 def replay(args: argparse.Namespace) -> int:
@@ -235,9 +247,11 @@ def _show_judged(new: Record, tolerance: Tolerance | None) -> None:
         print("  no approved tolerance to judge it by")
         return
     rows = compare.judged([new])
-    used = bounds.utilisation(rows.envelope, rows.z, tolerance.atol, tolerance.scaled_tol)[0]
+    used = bounds.share(rows, tolerance)[0]
     if bounds.exceeds(rows, tolerance)[0]:
-        why = f"{used:.3g}x its bound" if used > 1 else f"bias {new.stats.bias:+.2f}"
+        elementwise = bounds.utilisation(rows.envelope, rows.z, tolerance.atol,
+                                         tolerance.scaled_tol)[0]  # fmt: skip
+        why = f"{used:.3g}x its bound" if elementwise > 1 else f"bias {new.stats.bias:+.2f}"
         if new.stats.nonfinite_mismatch:
             why = f"{new.stats.nonfinite_mismatch} values not finite where the reference is"
         print(f"  EXCEEDS its tolerance: {why}, {new.stats.num_exceeding} of {new.stats.count} "

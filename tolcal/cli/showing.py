@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import math
+import re
 import shutil
 import sys
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ import msgspec
 
 from tolcal import corpus, tolerances, tomlfile
 from tolcal.cli import config
-from tolcal.model import Op, TolcalError, Tolerance, one_line
+from tolcal.model import Op, TolcalError, Tolerance, cut, one_line
 from tolcal.report import glyphs, text
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def show(args: argparse.Namespace) -> int:
         if args.op is None:
             cells = ", ".join(d for o, d in approved if o == name) or "uncalibrated"
             summary = one_line(op.summary, 200) if op else "not in the corpus"
-            print(one_line(f"{name:<18}", 80).ljust(18) + f"{cells:<32}{summary}")
+            say(f"{name:<18}{cells:<32}{summary}")
         else:
             config.must_exist(args)
             of = {d: t for (o, d), t in approved.items() if o == name}
@@ -62,8 +62,18 @@ def show(args: argparse.Namespace) -> int:
                 seen, note = {}, str(error)
             _show_op(name, op, of, seen)
             if note:
-                print(f"\nno histograms: {note}")
+                print()
+                say(f"no histograms: {note}")
     return 0
+
+
+def say(line: str) -> None:
+    """Prints a line that quotes a file of anyone's: nothing in it steers a terminal or a log.
+
+    What is taken out is what ``one_line`` takes out; spacing stays.
+    """
+    inert = "".join(c if c.isprintable() else " " for c in line).replace("##[", "##(")
+    print(re.sub(r"^( *):+", r"\1", inert))
 
 
 def _seen(name: str, cells: dict[str, Tolerance], settings: config.Config) -> dict[str, Pair]:
@@ -87,8 +97,7 @@ def _seen(name: str, cells: dict[str, Tolerance], settings: config.Config) -> di
             if here.empty:
                 return Seen((), 0)
             rows = arrays.judged_rows(here)
-            used = bounds.utilisation(rows.envelope, rows.z, tolerance.atol, tolerance.scaled_tol)
-            used[rows.mismatch > 0] = math.inf
+            used = bounds.share(rows, tolerance)
             worst = here.iloc[int(used.argmax())]
             return Seen(
                 used=tuple(used.tolist()),
@@ -101,49 +110,49 @@ def _seen(name: str, cells: dict[str, Tolerance], settings: config.Config) -> di
 
 
 def _show_op(name: str, op: Op | None, cells: dict[str, Tolerance], seen: dict[str, Pair]) -> None:
-    print(f"{name}: {one_line(op.summary, 200) if op else 'not in the corpus'}")
+    say(f"{name}: {one_line(op.summary, 200) if op else 'not in the corpus'}")
     for kernel in op.kernels if op else ():
         fault = (
             f" corrupts {kernel.corrupts}: {one_line(kernel.fault or '', 200)}"
             if kernel.corrupts
             else ""
         )
-        print(f"  {kernel.role:<8}{kernel.name}{fault}")
+        say(f"  {kernel.role:<8}{kernel.name}{fault}")
     for dtype in dict.fromkeys([*(op.dtypes if op else ()), *cells]):
-        print(f"\n{name}/{dtype}")
+        print()
+        say(f"{name}/{dtype}")
         legacy = op.legacy_atol.get(dtype) if op else None
         if legacy is not None:
-            print(f"  hand-picked  atol {legacy:g}")
+            say(f"  hand-picked  atol {legacy:g}")
         tolerance = cells.get(dtype)
         if tolerance is None:
-            print("  uncalibrated: measure (`tolcal run --repeat N`), `tolcal calibrate`, approve")
+            say("  uncalibrated: measure (`tolcal run --repeat N`), `tolcal calibrate`, approve")
             continue
-        print(f"  bound        residual <= {tolerance.atol:g} + {tolerance.scaled_tol:g} u "
+        say(f"  bound        residual <= {tolerance.atol:g} + {tolerance.scaled_tol:g} u "
               "(|ref| + sigma)")  # fmt: skip
         bias = tolerance.bias_tol
-        print(f"  bias         {'not judged' if bias is None else f'at most {bias:g}'}")
+        say(f"  bias         {'not judged' if bias is None else f'at most {bias:g}'}")
         pair = tolerance.allclose
-        print(f"  allclose     atol={pair.atol:g}, rtol={pair.rtol:g} (torch.testing)")
+        say(f"  allclose     atol={pair.atol:g}, rtol={pair.rtol:g} (torch.testing)")
         for device, values in tolerance.on.items():
-            print(f"  on {device:<10}residual <= {values.atol:g} + {values.scaled_tol:g} u "
-                  "(|ref| + sigma)")  # fmt: skip
+            say(f"  on {cut(device, 40):<10}residual <= {values.atol:g} + "
+                f"{values.scaled_tol:g} u (|ref| + sigma)")  # fmt: skip
         evidence, mark = tolerance.evidence, tolerance.approved
         if evidence is not None:
             held = evidence.held_out
-            print(f"  evidence     rule {evidence.rule}, margin {evidence.margin:g}: "
+            say(f"  evidence     rule {cut(evidence.rule, 80)}, margin {evidence.margin:g}: "
                   f"{evidence.rows} rows of {evidence.runs} runs on "
-                  f"{', '.join(evidence.devices)}")  # fmt: skip
-            print(f"               {text.held_out_claim(held.red, held.runs)}; detectable recall "
+                  f"{cut(', '.join(evidence.devices), 400)}")  # fmt: skip
+            say(f"               {text.held_out_claim(held.red, held.runs)}; detectable recall "
                   f"{text.percent(evidence.detectable_recall)}")  # fmt: skip
         if mark is not None and tolerances.changed_by_hand({(name, dtype): tolerance}):
-            print("  CHANGED BY HAND since it was approved: evidence and approval are of other "
+            say("  CHANGED BY HAND since it was approved: evidence and approval are of other "
                   "numbers")  # fmt: skip
         if mark is not None:
-            reason = f" because {mark.reason}" if mark.reason else ""
+            reason = f" because {cut(mark.reason, 400)}" if mark.reason else ""
             where = f" in #{mark.pr}" if mark.pr is not None else ""
-            print(
-                f"  approved     by {mark.by} at {mark.at}{where}, proposal {mark.digest}{reason}"
-            )
+            say(f"  approved     by {cut(mark.by, 80)} at {cut(mark.at, 40)}{where}, "
+                f"proposal {cut(mark.digest, 64)}{reason}")  # fmt: skip
         _show_histogram(*seen.get(dtype, (Seen((), 0), Seen((), 0))))
 
 
@@ -158,9 +167,9 @@ def _show_histogram(controls: Seen, buggy: Seen) -> None:
         return
     if controls.used:
         most = text.number(max(controls.used))
-        print(f"  nearest      a control that needs {most} of the bound: tolcal replay "
+        say(f"  nearest      a control that needs {most} of the bound: tolcal replay "
               f"{controls.worst}")  # fmt: skip
-    print("  share of the bound that a row of the history needs:")
+    say("  share of the bound that a row of the history needs:")
     width = shutil.get_terminal_size((100, 24)).columns
     for line in glyphs.histogram(columns, width - 4):
-        print(f"    {glyphs.fitting(line, sys.stdout.encoding)}")
+        say(f"    {glyphs.fitting(line, sys.stdout.encoding)}")

@@ -83,21 +83,31 @@ def commits_of(client: Client, pull: Pull) -> list[dict[str, Any]]:
     return list(client.pages(f"pulls/{pull.number}/commits"))
 
 
+def own_work(client: Client, pull: Pull, who: people.Person) -> str:
+    """Why a pull request is that user's own work, or may be; "" if it is another's."""
+    commits = commits_of(client, pull)
+    return people.own_work(who, pull.author_id, commits, _ours(commits))
+
+
+def _ours(commits: list[dict[str, Any]]) -> set[str]:
+    return {str(c["sha"]) for c in commits if of_commit(c) is not None}
+
+
 def comment_of(client: Client, number: int, comment_id: int) -> Comment | str:
-    """The command of a comment on that issue, as it stands now, or why it is none."""
+    """The command of a comment on that issue as it stands now; or what the comment is instead."""
     try:
         found = client.get(f"issues/comments/{comment_id}")
     except NotFound:
-        return "the comment that approved it was deleted"
+        return "deleted"
     if not str(found.get("issue_url", "")).endswith(f"/issues/{number}"):
-        return "the comment that approved it is not of this pull request"
+        return "of another issue"
     if found.get("created_at") != found.get("updated_at"):
-        return "the comment that approved it was edited since"
+        return "edited"
     command = parse.parse(str(found.get("body") or ""))
     user = found.get("user")
     who = people.person(user) if isinstance(user, dict) else None
     if command is None or who is None or who.bot:
-        return "the comment that it names is no command of a user's"
+        return "no command of a user's"
     return Comment(command, who, str(found["created_at"]))
 
 
@@ -129,12 +139,11 @@ def verified(
     if not differing:
         return Checked({}, {})
     commits = commits_of(client, pull)
-    found = [(str(c["sha"]), t) for c in commits if (t := of_commit(c)) is not None]
-    judge = _Judge(client, inputs, pull, base_file, commits, {sha for sha, _ in found})
+    judge = _Judge(client, inputs, pull, base_file, commits)
     counted: dict[Cell, Tolerance] = {}
     refused: dict[Cell, str] = {}
     # In their order, since a widening is bound to what was in force, earlier approvals included.
-    for _, approval in found:
+    for approval in (t for c in commits if (t := of_commit(c)) is not None):
         force = binding.tolerances_digest({**base_file, **counted})
         for cell, tolerance in differing.items():
             mark = tolerance.approved
@@ -182,10 +191,9 @@ class _Judge:
         pull: Pull,
         base_file: Tolerances,
         commits: list[dict[str, Any]],
-        ours: set[str],
     ) -> None:
         self.client, self.inputs, self.pull = client, inputs, pull
-        self.base_file, self.commits, self.ours = base_file, commits, ours
+        self.base_file, self.commits = base_file, commits
         self._comments: dict[int, Comment | str] = {}
         self._roles: dict[int, people.Role] = {}
         self._measured: str | None = None
@@ -201,7 +209,7 @@ class _Judge:
             return "its overrides for single devices were changed by hand"
         comment = self._comment(approval.comment)
         if isinstance(comment, str):
-            return comment
+            return f"the comment that its commit names is {comment}"
         command = comment.command
         if not isinstance(command, parse.Approve | parse.Widen) or (
             command.digest != approval.digest or not covers(command, cell)
@@ -220,7 +228,7 @@ class _Judge:
         return self._why_not_widened(comment.who, approval, force)
 
     def _why_not_widened(self, who: people.Person, approval: Trailers, force: str) -> str:
-        own = people.own_work(who, self.pull.author_id, self.commits, self.ours)
+        own = people.own_work(who, self.pull.author_id, self.commits, _ours(self.commits))
         if own and not self.inputs.self_approval:
             return f"{who.login} may not widen it: {own}"
         if self._measured is None:

@@ -20,7 +20,16 @@ from tolcal.history import jsonlines
 from tolcal.model import Origin, Record, Run, TolcalError, digest, plural
 
 __all__ = [
-    "Artifact", "Missing", "Rejected", "content", "named", "of_run", "records", "stamp",
+    "Artifact",
+    "Missing",
+    "Rejected",
+    "Unmeasured",
+    "content",
+    "named",
+    "of_run",
+    "one",
+    "records",
+    "stamp",
 ]  # fmt: skip
 
 #: Of all shards of a run together: bytes as they are downloaded, bytes unpacked, records.
@@ -29,6 +38,7 @@ MAX_UNPACKED = 512 * 2**20
 MAX_ROWS = 500_000
 MAX_SHARDS = 256  # of a matrix, as GitHub limits it
 RECORDS = "records.jsonl.gz"
+PAGE = 100
 
 _NAME = re.compile(
     r"tolcal-records-([1-9][0-9]{0,18})-([1-9][0-9]{0,5})-([1-9][0-9]{0,2})of([1-9][0-9]{0,2})"
@@ -37,6 +47,10 @@ _NAME = re.compile(
 
 class Missing(TolcalError):
     """Records that are not there: never uploaded, expired or deleted."""
+
+
+class Unmeasured(Missing):
+    """A run without any artifact of records."""
 
 
 class Artifact(msgspec.Struct, frozen=True):
@@ -91,12 +105,32 @@ def of_run(client: Client, run_id: int) -> list[Artifact]:
     return [_artifact(raw) for raw in client.pages(f"actions/runs/{run_id}/artifacts", "artifacts")]
 
 
-def named(client: Client, name: str) -> list[Artifact]:
-    """Artifacts of that name of all runs, the newest first (complaints 2 and 3)."""
-    found = [_artifact(raw) for raw in client.pages("actions/artifacts", "artifacts", name=name)]
-    exact = [artifact for artifact in found if artifact.name == name]
-    # By time where GitHub says it; ids grow as well.
-    return sorted(exact, key=lambda a: (a.created_at is not None, a.created_at, a.id), reverse=True)
+def named(client: Client, name: str) -> Iterator[list[Artifact]]:
+    """Artifacts of that name of all runs: some at a time, the newest first, as GitHub lists them
+    (complaints 2 and 3).
+    """
+    some: list[Artifact] = []
+    for raw in client.pages("actions/artifacts", "artifacts", name=name):
+        artifact = _artifact(raw)
+        if artifact.name == name:
+            some.append(artifact)
+        if len(some) == PAGE:
+            yield sorted(some, key=_age, reverse=True)
+            some = []
+    yield sorted(some, key=_age, reverse=True)
+
+
+def one(client: Client, number: int) -> Artifact:
+    """By its id. Missing if it is gone."""
+    try:
+        return _artifact(client.get(f"actions/artifacts/{number}"))
+    except NotFound as error:
+        raise Missing(f"artifact {number} has expired or was deleted: {error}") from None
+
+
+def _age(artifact: Artifact) -> tuple[float, int]:
+    created = artifact.created_at
+    return (created.timestamp() if created else 0.0, artifact.id)
 
 
 def content(client: Client, artifact: Artifact, name: str, limit: int) -> bytes:
@@ -157,24 +191,25 @@ def decode(
         raise Rejected(f"refused: {error}") from None
 
 
-def stamp(records: Iterable[Record], origin: Origin) -> tuple[Record, ...]:
+def stamp(records: Iterable[Record], origin: Origin, run_id: int = 0) -> tuple[Record, ...]:
     """The records with the origin that the reader knows, whatever they claim.
 
-    Those of a pull request also get runs of their own: by an id that it chose, one could pass for
-    part of a trusted run.
+    Their runs get new ids: by one that a pull request chose, it could pass for part of a trusted
+    run. With the workflow run's ``run_id`` an id follows from that, the seed and the environment,
+    so that another attempt of it measures nothing new.
     """
+    return tuple(_stamped(records, origin, run_id))
+
+
+def _stamped(records: Iterable[Record], origin: Origin, run_id: int) -> Iterator[Record]:
     runs: dict[Run, Run] = {}
-    return tuple(_stamped(records, origin, runs))
-
-
-def _stamped(records: Iterable[Record], origin: Origin, runs: dict[Run, Run]) -> Iterator[Record]:
     last: Run | None = None
     for record in records:
         if record.run is not last:  # records of a run share it
             last = record.run
             if last not in runs:
-                name = digest(origin, last.id) if origin == "pull_request" else last.id
-                runs[last] = msgspec.structs.replace(last, origin=origin, id=name)
+                own = (run_id, last.seed, last.environment.key) if run_id else (last.id,)
+                runs[last] = msgspec.structs.replace(last, origin=origin, id=digest(origin, *own))
         yield msgspec.structs.replace(record, run=runs[last])
 
 
@@ -193,7 +228,7 @@ def _shards(listed: Iterable[Artifact], run_id: int, attempt: int) -> list[Artif
         if part not in newest or newest[part][0] < tried:
             newest[part] = (tried, parts, artifact)
     if not newest:
-        raise Missing(
+        raise Unmeasured(
             f"run {run_id} has no artifact tolcal-records-{run_id}-...: its measuring job failed "
             "before it had records, or they have expired; run it again"
         )

@@ -74,7 +74,7 @@ def start(client: Client, job: Job, sha: str, run: int, attempt: int) -> None:
     if any(c["external_id"] == mark for c in known):
         return  # `requested` came after `completed`
     values = {"status": "in_progress", "output": {"title": "measuring", "summary": "Measuring."}}
-    _create(client, job, sha, mark, values)
+    _create(client, job, sha, mark, values, known)
 
 
 def finish(client: Client, job: Job, sha: str, outcome: Outcome) -> int:
@@ -85,11 +85,11 @@ def finish(client: Client, job: Job, sha: str, outcome: Outcome) -> int:
     """
     known = _ours(client, sha)
     open_ = [c for c in known if c["status"] != "completed"]
-    same = [c for c in known if c["external_id"] == outcome.id]
-    if open_ or same:
-        check = (open_ or same)[0]
+    # The newest is the one that counts: an older one with this outcome must not be brought back.
+    if open_ or (known and known[0]["external_id"] == outcome.id):
+        check = open_[0] if open_ else known[0]
     else:
-        check = _create(client, job, sha, outcome.id, {"status": "in_progress"})
+        check = _create(client, job, sha, outcome.id, {"status": "in_progress"}, known)
     number = int(check["id"])
     output = {"title": one_line(outcome.title, 250), "summary": outcome.summary}
     sent = _sent(check) if check["external_id"] == outcome.id else 0
@@ -141,10 +141,14 @@ def _ours(client: Client, sha: str) -> list[dict[str, Any]]:
 
 
 def _create(
-    client: Client, job: Job, sha: str, mark: str, values: dict[str, Any]
-) -> dict[str, Any]:
+    client: Client, job: Job, sha: str, mark: str, values: dict[str, Any],
+    known: list[dict[str, Any]],
+) -> dict[str, Any]:  # fmt: skip
+    before = {c["id"] for c in known}
+
     def made() -> dict[str, Any] | None:
-        return next((c for c in _ours(client, sha) if c["external_id"] == mark), None)
+        fresh = (c for c in _ours(client, sha) if c["id"] not in before)
+        return next((c for c in fresh if c["external_id"] == mark), None)
 
     body = {
         "name": NAME,

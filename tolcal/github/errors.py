@@ -110,7 +110,7 @@ def of_reply(
 def _message(body: bytes) -> str:
     """GitHub's own words, with the errors of a 422; "" if it sent none."""
     try:
-        document = msgspec.json.decode(body[: 2**16])
+        document = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError):
         return ""
     if not isinstance(document, dict):
@@ -151,9 +151,9 @@ def _after(headers: Mapping[str, str], now: float) -> float | None:
     """The header retry-after, seconds or a date, in seconds from now."""
     value = headers.get("retry-after", "").strip()
     if value.isascii() and value.isdecimal():
-        return float(value[:15])
+        return max(1.0, float(value[:15]))
     try:
-        return max(0.0, parsedate_to_datetime(value).timestamp() - now)
+        return max(1.0, parsedate_to_datetime(value).timestamp() - now)
     except ValueError:
         return None
 

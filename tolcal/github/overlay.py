@@ -67,11 +67,11 @@ def overlay(client: Client, pull: Pull, folder: str) -> Overlaid:
     before = _load(here) if here.is_dir() else ()
     if pull.files is None:
         note = "over 300 files differ from the merge base, so every kernel counts as changed"
-        return Overlaid(before, corpus.by_name(before, Path()), everything=True, notes=(note,))
+        return Overlaid(before, _by_name(before), everything=True, notes=(note,))
     inside = [p for p in map(PurePosixPath, pull.files) if p.is_relative_to(prefix)]
     relevant = [p.relative_to(prefix) for p in inside if p.suffix.lower() not in IGNORED]
     if not relevant:
-        return Overlaid(before, corpus.by_name(before, Path()))
+        return Overlaid(before, _by_name(before))
     # What lies in an op's folder and is no source of it, and what lies in none.
     loose = {p.parts[0] for p in relevant if len(p.parts) > 1 and p.suffix not in READ}
     everything = any(len(p.parts) == 1 for p in relevant)
@@ -82,25 +82,42 @@ def overlay(client: Client, pull: Pull, folder: str) -> Overlaid:
             f"{len(sources)} files of the corpus change, over {MAX_FILES}: they aren't read, and "
             "all kernels of their ops count as changed"
         )
-        kernels = corpus.by_name(before, Path())
+        kernels = _by_name(before)
         return Overlaid(before, kernels, touched=touched, everything=everything, notes=(note,))
     with tempfile.TemporaryDirectory(prefix="tolcal-") as root:
         try:
             _lay_over(client, pull, here, Path(root) / prefix, prefix, sources)
-            after = _load(Path(root) / prefix)
-            kernels = corpus.by_name(after, Path(root))
+            after = tuple(_placed(op, Path(root)) for op in _load(Path(root) / prefix))
         except ApiError:
             raise
         except (TolcalError, OSError) as error:
             said = str(error).replace(f"{Path(root)}/", "")
             return Overlaid(
-                before, corpus.by_name(before, Path()), touched=touched, everything=everything,
+                before, _by_name(before), touched=touched, everything=everything,
                 unusable=(Remark(folder, said),),
             )  # fmt: skip
+    changed = frozenset(_differing(before, after))
     return Overlaid(
-        after, kernels, changed=frozenset(_differing(before, after)), touched=frozenset(loose),
-        everything=everything,
-    )  # fmt: skip
+        after, _by_name(after), changed=changed, touched=frozenset(loose), everything=everything
+    )
+
+
+def _placed(op: Op, root: Path) -> Op:
+    """The op with paths as from the repository's root, not from a copy of it."""
+
+    def inside(path: str) -> str:
+        return Path(path).relative_to(root).as_posix()
+
+    return msgspec.structs.replace(
+        op,
+        path=inside(op.path),
+        reference_path=inside(op.reference_path),
+        kernels=tuple(msgspec.structs.replace(k, path=inside(k.path)) for k in op.kernels),
+    )
+
+
+def _by_name(ops: Iterable[Op]) -> dict[str, Kernel]:
+    return corpus.by_name(ops, Path())
 
 
 def _load(folder: Path) -> tuple[Op, ...]:

@@ -60,12 +60,16 @@ def _sha(pull: dict[str, Any]) -> str:
     return str(pull["head"]["sha"])
 
 
-def read(client: Client, number: int) -> Pull:
-    """A pull request by its number. NotFound if there is none."""
+def read(client: Client, number: int, head: str | None = None) -> Pull:
+    """A pull request by its number. NotFound if there is none.
+
+    Args:
+        head: a commit that its branch is known to be at: GitHub's pull lags behind a push.
+    """
     found = client.get(f"pulls/{number}")
-    head, base, author = found["head"], found["base"], found["user"] or {}
-    repository = head["repo"] or {}
-    sha = _sha(found)
+    source, base, author = found["head"], found["base"], found["user"] or {}
+    repository = source["repo"] or {}
+    sha = head or _sha(found)
     if not SHA.fullmatch(sha):
         raise TolcalError(f"pull request {number}: its head is {sha!r}, no commit")
     compared = client.get(f"compare/{quote(str(base['ref']))}...{sha}")
@@ -76,7 +80,7 @@ def read(client: Client, number: int) -> Pull:
         state=str(found["state"]),
         draft=bool(found.get("draft")),
         head_sha=sha,
-        head_ref=str(head["ref"]),
+        head_ref=str(source["ref"]),
         head_repository=str(repository.get("full_name") or ""),
         head_repository_id=int(repository.get("id") or 0),
         base_ref=str(base["ref"]),
@@ -99,7 +103,7 @@ def file(client: Client, path: str, ref: str) -> bytes | None:
     except NotFound:
         return None
     except ApiError as error:
-        if type(error) is not ApiError or error.status is not None:
+        if type(error) is not ApiError or error.status not in (None, 200):
             raise
         # A folder is answered with a list.
         raise TolcalError(f"{path}: no plain file at {ref[:12]}") from None

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from tolcal import files
 from tolcal.github import artifacts, checks, judging, outputs, pulls, sticky
 from tolcal.github.checks import Conclusion, Outcome
 from tolcal.github.client import ApiError, Client
@@ -79,10 +80,21 @@ def report(client: Client, inputs: Inputs, job: Job) -> int:
         outputs.say(f"nothing to do: {event}")
         return 0
     sha = event.run.head_sha
-    pull, why = _pull(client, event)
-    if pull is None:
+    numbers = pulls.open_with(client, event.owner, event.branch, sha)
+    if len(numbers) > 1:
+        why = (
+            f"the pull requests {', '.join(map(str, sorted(numbers)))} have the same head, so it "
+            "can't be said which one was measured; close all but one and re-run the workflow"
+        )
+        outputs.say(why)
+        # A check is of a commit, so anything milder would let both of them pass.
+        checks.finish(client, job, sha, _without(event.run, "failure", why))
+        return 1
+    pull = pulls.read(client, numbers[0]) if numbers else None
+    if pull is None or pull.state != "open" or pull.head_sha != sha:
+        why = f"no open pull request has the head {sha}: it was pushed to, closed or merged"
         outputs.say(f"nothing to do: {why}")
-        checks.settle(client, job, sha, _without(event.run, "neutral", why))
+        checks.settle(client, job, sha, _without(event.run, "cancelled", why))
         return 0
     if event.step == "start":
         checks.start(client, job, sha, event.run.id, event.run.attempt)
@@ -92,37 +104,22 @@ def report(client: Client, inputs: Inputs, job: Job) -> int:
     run = judging.measuring(client.get(f"actions/runs/{event.run.id}"))
     for _ in range(ROUNDS):
         status, shown = _judge_and_publish(client, inputs, job, pull, run)
+        if shown is None:
+            break
         # A newer run may have ended, and its report been overtaken by this one.
         latest = judging.newest(client, inputs, sha, shown)
-        if shown is None or latest.order <= shown.order:
+        if latest.order <= shown.order:
             break
         run = latest
     return status
 
 
 def refresh(client: Client, inputs: Inputs, job: Job, pull: Pull) -> Judged:
-    """Judges the pull request as it is now, and publishes that: after an approval, say."""
-    judged = judging.judge(client, inputs, job, pulls.read(client, pull.number))
+    """Judges the head of ``pull`` as it is now, and publishes that: after an approval, say."""
+    current = pulls.read(client, pull.number, pull.head_sha)
+    judged = judging.judge(client, inputs, job, current)
     publish(client, inputs, job, judged)
     return judged
-
-
-def _pull(client: Client, event: Event) -> tuple[Pull | None, str]:
-    """The one open pull request with that head, or why there is none."""
-    sha = event.run.head_sha
-    found = pulls.open_with(client, event.owner, event.branch, sha)
-    if not found:
-        return None, f"no open pull request has the head {sha}: it was pushed to, closed or merged"
-    if len(found) > 1:
-        numbers = ", ".join(map(str, sorted(found)))
-        return None, (
-            f"the pull requests {numbers} have the same head {sha}, so it can't be said which one "
-            "was measured; close all but one, or push a commit"
-        )
-    pull = pulls.read(client, found[0])
-    if pull.state != "open" or pull.head_sha != sha:
-        return None, f"pull request {pull.number} was pushed to or closed just now"
-    return pull, ""
 
 
 def _judge_and_publish(
@@ -150,10 +147,12 @@ def _say_missing(client: Client, inputs: Inputs, job: Job, run: Measuring, why: 
         outputs.say(f"nothing to do: run {run.id} is being run again")
         return 0
     conclusion = WITHOUT_RECORDS.get(run.conclusion, "failure")
+    if inputs.fail_on == ("never",):
+        conclusion = "neutral"
     outputs.say(f"{conclusion}: {why}")
     checks.finish(client, job, run.head_sha, _without(run, conclusion, why))
     outputs.outputs(job, {"verdict": conclusion})
-    return 1 if conclusion == "failure" and inputs.fail_on != ("never",) else 0
+    return 1 if conclusion == "failure" else 0
 
 
 def _without(run: Measuring, conclusion: Conclusion, why: str) -> Outcome:
@@ -170,17 +169,22 @@ def _without(run: Measuring, conclusion: Conclusion, why: str) -> Outcome:
 
 
 def conclude(document: Document, fail_on: tuple[str, ...]) -> Conclusion:
-    """``neutral`` is what blocks where nothing shall fail."""
-    findings = document.verdict.findings if document.verdict else ()
+    """``neutral`` is what blocks where nothing shall fail, and a run that judged nothing.
+
+    One in which no kernel ran fails as what blocks does: nothing of it may look like a pass.
+    """
+    verdict = document.verdict
+    findings = verdict.findings if verdict else ()
+    blocks = document.blocks or bool(verdict and not verdict.ran)
     kinds = {f.kind for f in findings}
     failing = {
-        "regression": document.blocks,
+        "regression": blocks,
         "drift": "drift" in kinds,
         "false-positive": "false_positive" in kinds,
     }
     if any(failing.get(word) for word in fail_on):
         return "failure"
-    return "neutral" if document.blocks else "success"
+    return "neutral" if blocks or text.not_judged(verdict) else "success"
 
 
 def publish(client: Client, inputs: Inputs, job: Job, judged: Judged) -> Conclusion:
@@ -230,11 +234,11 @@ def _write_files(inputs: Inputs, document: Document, comment: str) -> Any:
     """``comment.md``, ``proposal.json`` and ``report.html``; returns the path to look at."""
     inputs.out.mkdir(parents=True, exist_ok=True)
     page = inputs.out / "proposal.json"
-    page.write_text(to_json(document), "utf-8")
-    (inputs.out / "comment.md").write_text(comment, "utf-8")
+    files.replace(page, to_json(document))
+    files.replace(inputs.out / "comment.md", comment)
     html = inputs.out / "report.html"
     html.unlink(missing_ok=True)  # of another run
     with contextlib.suppress(ModuleNotFoundError):  # comes with tolcal[html]
-        html.write_text(FORMATS["html"](document), "utf-8")
+        files.replace(html, FORMATS["html"](document))
         page = html
     return page

@@ -103,7 +103,7 @@ def empty() -> pa.Table:
     return SCHEMA.empty_table()
 
 
-def conform(table: pa.Table, path: Path) -> pa.Table:
+def conform(table: pa.Table, path: Path | str) -> pa.Table:
     """``table`` with exactly our columns; TolcalError if it lacks one or has another type."""
     names = set(table.column_names)
     lacking = [f.name for f in SCHEMA if f.name not in names]

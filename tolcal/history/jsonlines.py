@@ -28,6 +28,8 @@ from tolcal.sound import Body, check_body, check_run
 MEMBER = 256
 MAX_LINE = 64 * 1024
 MAX_LINES = 20_000_000
+#: Lines without a record that a file from elsewhere may have.
+RUNS = 10_000
 
 _NONFINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
@@ -133,7 +135,8 @@ def read(path: Path) -> Iterator[Record]:
 
 def read_bytes(name: str, data: bytes, records: int, size: int) -> Iterator[Record]:
     """The same of a gzip file in memory, of ``records`` and ``size`` bytes unpacked at most."""
-    return _records(name, _lines(name, lambda: gzip.open(io.BytesIO(data)), size), records)
+    lines = _lines(name, lambda: gzip.GzipFile(fileobj=io.BytesIO(data)), records + RUNS, size)
+    return _records(name, lines, records)
 
 
 def _records(
@@ -235,8 +238,7 @@ def _values(
 def _parse(name: Path | str, number: int, line: bytes) -> _Line:
     try:
         raw = msgspec.json.decode(line)
-        if line.count(b":") != _keys(raw):
-            json.loads(line.decode(), object_pairs_hook=_once)
+        _check_keys(line, raw)
         record = raw.get("record") if isinstance(raw, dict) else None
         if isinstance(record, dict) and isinstance(record.get("stats"), dict):
             record["stats"] = {key: _number(v) for key, v in record["stats"].items()}
@@ -256,6 +258,12 @@ def _parse(name: Path | str, number: int, line: bytes) -> _Line:
     return parsed
 
 
+def _check_keys(line: bytes, raw: Any) -> None:
+    """ValidationError for a key that stands twice in an object, of which `raw` has the last."""
+    if line.count(b":") != _keys(raw):
+        json.loads(line.decode(), object_pairs_hook=_once)
+
+
 def _keys(value: Any) -> int:
     """Keys of objects in objects. Each took a colon of the text, and a repeated one took two."""
     if not isinstance(value, dict):
@@ -273,7 +281,10 @@ def _once(pairs: list[tuple[str, Any]]) -> None:
 
 
 def _lines(
-    name: Path | str, opened: Callable[[], io.BufferedIOBase], size: int | None = None
+    name: Path | str,
+    opened: Callable[[], io.BufferedIOBase],
+    most: int = MAX_LINES,
+    size: int | None = None,
 ) -> Iterator[tuple[int, bytes]]:
     number = unpacked = 0
     try:
@@ -281,10 +292,10 @@ def _lines(
             while line := file.readline(MAX_LINE + 1):
                 number += 1
                 unpacked += len(line)
-                if len(line) > MAX_LINE or number > MAX_LINES:
+                if len(line) > MAX_LINE or number > most:
                     raise TolcalError(
                         f"{name}:{number}: over the limit of {MAX_LINE} bytes a line and "
-                        f"{MAX_LINES} lines: no records file of tolcal's"
+                        f"{most} lines: no records file of tolcal's"
                     )
                 if size is not None and unpacked > size:
                     raise TolcalError(

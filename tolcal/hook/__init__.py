@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from tolcal import project, tomlfile
+from tolcal import files, project, tomlfile
 from tolcal.hook import base as git
 from tolcal.hook import rules
 from tolcal.model import Cell, TolcalError, Tolerance, one_line, plural
@@ -162,5 +162,5 @@ def order(path: Path, drop: list[Cell] | None = None) -> bool:
         ) from None
     if ordered == text:
         return False
-    tomlfile.replace(path, ordered)
+    files.replace(path, ordered)
     return True

@@ -7,7 +7,7 @@ and notices are shown; so here the last of a kind says how many more there are.
 from __future__ import annotations
 
 from tolcal.model import Finding
-from tolcal.report import findings
+from tolcal.report import findings, text
 from tolcal.report.document import Document
 
 #: How many of a kind GitHub shows of one step.
@@ -18,6 +18,8 @@ def render(document: Document) -> str:
     """One line a finding, the gravest first; nothing where nothing is amiss."""
     amiss = findings.amiss(document.verdict)
     lines: list[str] = []
+    if why := text.not_judged(document.verdict):
+        lines.append(f"::warning title=tolcal::nothing was judged: {_data(why)}")
     for level in ("error", "warning", "note"):
         command = "notice" if level == "note" else level
         items = [f for f in amiss if findings.level(f) == level]

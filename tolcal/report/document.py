@@ -58,7 +58,10 @@ class Document(msgspec.Struct, frozen=True):
 
 
 def to_json(document: Document) -> str:
-    """The proposal's fields at the top level; ``verdict`` and the rest beside them."""
+    """The proposal's fields at the top level; ``verdict`` and the rest beside them.
+
+    As this version knows them: fields that a later version has added are not kept when read.
+    """
     content: dict[str, Any] = {"schema": SCHEMA}
     content |= msgspec.to_builtins(document.proposal)
     content["verdict"] = msgspec.to_builtins(document.verdict)
@@ -92,13 +95,19 @@ def read(path: Path) -> Document:
         schema = content.get("schema") if isinstance(content, dict) else None
         if type(schema) is not int or schema != SCHEMA:  # True == 1
             raise msgspec.ValidationError(f'expected an object with "schema": {SCHEMA}')
-        return Document(
+        document = Document(
             proposal=msgspec.convert(content, Proposal),
             verdict=msgspec.convert(content.get("verdict"), Verdict | None),
             base=msgspec.convert(content.get("base", ""), str),
             attempt=msgspec.convert(content.get("attempt", "local"), str),
             pull=msgspec.convert(content.get("pull"), OnPull | None),
         )
+        verdict = document.verdict
+        if verdict is not None and verdict.blocks != any(f.blocks for f in verdict.findings):
+            raise msgspec.ValidationError(
+                f"verdict.blocks is {str(verdict.blocks).lower()} and its findings say otherwise"
+            )
+        return document
     except (msgspec.DecodeError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else error
         raise TolcalError(

@@ -59,9 +59,9 @@ def sentence(finding: Finding) -> str:
     f = finding
     what = [f"{f.exceeding} of {plural(f.cases, 'case')}"]
     if f.kind in ("regression", "drift", "false_positive"):
-        residual = "not finite" if f.observed is None else text.number(f.observed)
         what.append(
-            f"residual {residual} where {text.number(f.allowed)} is allowed at the median element"
+            f"residual {text.residual(f)} where {text.number(f.allowed)} is allowed at the median "
+            "element"
         )
         if text.excess(f.over):
             what.append(text.excess(f.over))

@@ -69,7 +69,7 @@ def _finding(suite: ET.Element, finding: Finding) -> None:
         return
     sentence = findings.sentence(f)
     where = findings.place(f)
-    whole = sentence if where is None else f"{where[0]}:{where[1]}: {sentence}"
+    whole = sentence if where is None else one_line(f"{where[0]}:{where[1]}: {sentence}", 1600)
     if f.blocks:
         name = "error" if f.kind == "crashed" else "failure"
         ET.SubElement(case, name, type=f.kind, message=sentence).text = whole

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jinja2
 
-from tolcal.model import Finding, FindingKind, plural
+from tolcal.model import CellProposal, Finding, FindingKind, plural
 from tolcal.report import glyphs, text
 from tolcal.report.document import Document
 
@@ -18,6 +19,7 @@ MAX_SUMMARY_BYTES = 1_000_000
 ROWS = 30
 
 
+@functools.cache
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("tolcal.report", "templates"),
@@ -29,12 +31,14 @@ def _environment() -> jinja2.Environment:
         keep_trailing_newline=True,
     )
     for filter_ in (
-        text.code, text.ident, text.plain, text.number, text.scientific, text.factor,
-        text.times, text.excess, text.percent, plural,
+        text.code, text.ident, text.plain, text.quoted, text.number, text.scientific, text.factor,
+        text.over, text.residual, text.excess, text.percent, plural,
     ):  # fmt: skip
         environment.filters[filter_.__name__] = filter_
     environment.filters["bar"] = glyphs.factor_bar
     environment.globals["claim"] = text.held_out_claim
+    environment.globals["claims"] = text.held_out_claims
+    environment.globals["recall_claim"] = text.recall_claim
     environment.globals["locked_claim"] = text.locked_claim
     return environment
 
@@ -88,9 +92,12 @@ def _values(document: Document) -> dict[str, Any]:
     caught = found("caught")
     escaped = found("escaped")
     calibrated = [c for c in cells if c.allowed_proposed is not None]
+    unjudged = found("uncalibrated")
+    why = text.not_judged(verdict)
     open_ = {
         "regressions": found("regression"),
         "escaped": [f for f in escaped if f.blocks],
+        "new_escapes": text.by_importance(text.new_escapes(verdict)),
         "crashed": found("crashed"),
         "drift": found("drift"),
         "approve": text.to_approve(proposal),
@@ -98,7 +105,10 @@ def _values(document: Document) -> dict[str, Any]:
         "false_positives": found("false_positive"),
     }
     return open_ | {
-        "quiet": not any(open_.values()) and not (pull and pull.blocks),
+        "quiet": not any(open_.values()) and not (pull and pull.blocks) and not why,
+        "why": why,
+        "approvable": text.approvable(proposal),
+        "counts": _counts(cells, len(unjudged)),
         "pull": pull,
         "report": text.link(pull.report_url) if pull else "",
         "marked": pull.run if pull else proposal.digest,
@@ -108,14 +118,13 @@ def _values(document: Document) -> dict[str, Any]:
         "headline": text.headline(proposal, verdict, pull),
         "p": proposal,
         "v": verdict,
+        "skips": text.skips(verdict) if verdict else [],
         "skipped": verdict.statuses.get("skipped", 0) if verdict else 0,
-        "known_escapes": [f for f in escaped if not f.blocks],
+        "known_escapes": [f for f in escaped if not f.blocks and not f.changed],
         "caught": caught,
-        "unchanged": [c for c in cells if c.state == "unchanged"],
-        "looser": [c for c in cells if c.state == "looser"],
         "uncalibrated": [c for c in cells if c.state == "uncalibrated"],
-        "unjudged": found("uncalibrated"),
-        "proposed": {(c.op, c.dtype): c for c in cells},
+        "unjudged": unjudged,
+        "proposed": {(c.op, c.dtype): c for c in cells} if text.approvable(proposal) else {},
         "median": _median([c.tightening for c in calibrated]),
         "median_paper": _median(
             [
@@ -125,6 +134,23 @@ def _values(document: Document) -> dict[str, Any]:
             ]
         ),
     }
+
+
+def _counts(cells: list[CellProposal], unjudged: int) -> str:
+    """Cells that nothing is to be decided of, each in one count, and kernels without a bound."""
+    states = [
+        "for comparison alone" if c.tolerance is None and c.state != "uncalibrated" else c.state
+        for c in cells
+    ]
+    words = {"unchanged": "unchanged", "looser": "would be looser", "uncalibrated": "uncalibrated"}
+    words["for comparison alone"] = "for comparison alone"
+    parts = [f"{n} {said}" for state, said in words.items() if (n := states.count(state))]
+    first = parts[0] if parts else "0 unchanged"
+    count, _, said = first.partition(" ")
+    parts[:1] = [f"{plural(int(count), 'cell')} {said}"]
+    if unjudged:
+        parts.append(f"{plural(unjudged, 'result')} without an approved tolerance")
+    return ", ".join(parts)
 
 
 def _median(values: list[float | None]) -> float | None:

@@ -12,7 +12,7 @@ import msgspec
 
 from tolcal import __version__
 from tolcal.model import Finding, FindingKind, digest, one_line, plural
-from tolcal.report import findings
+from tolcal.report import findings, text
 from tolcal.report.document import Document
 
 SCHEMA = (
@@ -20,6 +20,10 @@ SCHEMA = (
 )
 #: GitHub shows as many of an upload, and refuses more than 25,000.
 MAX_RESULTS = 5_000
+
+#: For a kernel whose file is not known: code scanning refuses an upload with a result that has no
+#: location, and this is where its tolerance stands.
+ELSEWHERE = ("tolerances.toml", 1)
 
 _RULES = list(findings.KINDS)
 #: In a message, brackets are links and braces placeholders (3.11.5, 3.11.6 of the standard).
@@ -31,10 +35,16 @@ def render(document: Document) -> str:
     amiss = findings.amiss(document.verdict)
     verdict, proposal = document.verdict, document.proposal
     invocation: dict[str, Any] = {"executionSuccessful": True}
+    said = []
+    if why := text.not_judged(verdict):
+        said.append(f"Nothing was judged: {why}")
     if len(amiss) > MAX_RESULTS:
         left = plural(len(amiss) - MAX_RESULTS, "finding")
-        said = {"text": f"{left} of the least weight are left out"}
-        invocation["toolExecutionNotifications"] = [{"level": "warning", "message": said}]
+        said.append(f"{left} of the least weight are left out")
+    if said:
+        invocation["toolExecutionNotifications"] = [
+            {"level": "warning", "message": {"text": words}} for words in said
+        ]
     run = {
         "tool": {
             "driver": {
@@ -79,12 +89,10 @@ def _result(finding: Finding) -> dict[str, Any]:
         # The same finding in the next run is the same alert, whatever its numbers and line.
         "partialFingerprints": {"tolcal/v1": digest(f.kind, f.op, f.kernel, f.dtype)},
     }
-    where = findings.place(f)
-    if where is not None:
-        path, line = where
-        artifact = {"uri": quote(path), "uriBaseId": "%SRCROOT%"}
-        physical = {"artifactLocation": artifact, "region": {"startLine": line}}
-        result["locations"] = [{"physicalLocation": physical}]
+    path, line = findings.place(f) or ELSEWHERE
+    artifact = {"uri": quote(path), "uriBaseId": "%SRCROOT%"}
+    physical = {"artifactLocation": artifact, "region": {"startLine": line}}
+    result["locations"] = [{"physicalLocation": physical}]
     names = ("op", "kernel", "dtype", "worst", "worst_dims")
     numbers = ("cases", "exceeding", "gate_exceeding", "observed", "allowed", "over", "changed")
     result["properties"] = {n: one_line(getattr(f, n), 200) for n in names} | {

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -24,7 +25,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from tolcal.model import Proposal, one_line
+from tolcal.model import CellProposal, Proposal, Verdict, one_line, plural
 from tolcal.report import text
 from tolcal.report.document import Document
 
@@ -35,54 +36,43 @@ DRAW_SECONDS = 0.1
 MAX_BARS = 8
 #: Rows of a table, which nobody reads to the end; laying out 10,000 takes half a minute.
 MAX_ROWS = 1_000
-#: Below this width the table of cells leaves columns out.
-NARROW = 120
+#: Of a pipe, which takes any.
+WIDE = 10_000
+#: What the note of a cell takes at least: it is wrapped, and a table without it is narrower.
+NOTE_WIDTH = 24
+#: Below this nothing can be laid out; a narrower terminal breaks the lines itself.
+LEAST_WIDTH = 24
 
 
 def render(document: Document) -> str:
-    """The headline, every cell, and the findings, in the width of the terminal or COLUMNS."""
+    """The headline, every cell, and the findings, in the width of the terminal or COLUMNS.
+
+    A pipe has no width: there tables take what they need and a sentence is a line.
+    """
     tty = sys.stdout.isatty()
-    # COLUMNS rules; then the terminal's width; a pipe gets what the widest table needs.
-    width = shutil.get_terminal_size((160, 24)).columns if tty else _columns(160)
+    width = shutil.get_terminal_size((160, 24)).columns if tty else _columns()
     console = Console(
         file=io.StringIO(),
-        width=width,
+        width=max(width or WIDE, LEAST_WIDTH),
         force_terminal=tty or None,
         highlight=False,
         markup=False,
     )
-    narrow = width < NARROW
-    console.print(cells(document.proposal, narrow))
-    _more(console, len(document.proposal.cells))
-    verdict = document.verdict
+    p, verdict = document.proposal, document.verdict
+    _cells(console, p)
     console.print()
-    if verdict and verdict.findings:
-        table = Table("finding", "kernel", "dtype", "cases", "exceeds", box=None)
-        worth = [f for f in verdict.findings if f.kind != "caught" or f.newly]
-        shown = worth[:MAX_ROWS]
-        for f in shown:
-            table.add_row(
-                f.kind + (" (blocks)" if f.blocks else ""), one_line(f.kernel, 80),
-                one_line(f.dtype, 20), f"{f.exceeding} of {f.cases}", text.times(f.over),
-            )  # fmt: skip
-        console.print(table)
-        _more(console, len(worth))
-        for f in shown:  # whole, to be copied: no table may cut an id
-            if f.exceeding:
-                console.print(f"  tolcal replay {one_line(f.worst, 100)}", soft_wrap=True)
-        console.print()
-    p = document.proposal
+    if verdict:
+        _findings(console, verdict)
     console.print(f"tolcal: {text.headline(p, verdict, document.pull)}")
-    console.print(
-        f"Recall {text.percent(p.detectable_recall)} of detectable rows, "
-        f"{text.percent(p.recall)} of all rows of buggy kernels. "
-        f"{text.held_out_claim(p.held_out.runs_with_false_alarms, p.held_out.runs)}; "
-        f"{p.held_out.false_alarms} of {p.held_out.rows} held-out control rows flagged."
-    )
+    if verdict and (skipped := verdict.statuses.get("skipped", 0)):
+        reasons = "; ".join(f"{n}: {one_line(why, 200)}" for why, n in text.skips(verdict)[:5])
+        console.print(f"{plural(skipped, 'record')} skipped{f' ({reasons})' if reasons else ''}.")
+    console.print(f"{text.recall_claim(p)}. {text.held_out_claims(p.held_out)}.")
     if p.locked is not None:
         console.print(one_line(text.locked_claim(p.locked), 600))
-    for note in p.notes:
+    for note in p.notes[:MAX_ROWS]:
         console.print(one_line(f"{note}.", 400))
+    _more(console, len(p.notes))
     assert isinstance(console.file, io.StringIO)
     return "".join(f"{line.rstrip()}\n" for line in console.file.getvalue().splitlines())
 
@@ -92,52 +82,97 @@ def _more(console: Console, rows: int) -> None:
         console.print(f" ... and {rows - MAX_ROWS} more (`--format summary` or `json`)")
 
 
-def _columns(default: int) -> int:
+def _columns() -> int | None:
     text = os.environ.get("COLUMNS", "")
-    return int(text) if text.isdecimal() and int(text) > 0 else default
+    return int(text) if text.isdecimal() and int(text) > 0 else None
 
 
-def cells(proposal: Proposal, narrow: bool = False) -> Table:
+def _findings(console: Console, verdict: Verdict) -> None:
+    """What is worth a look, and how to see it again; nothing if there is nothing."""
+    worth = [f for f in verdict.findings if f.kind != "caught" or f.newly]
+    if not worth:
+        return
+    shown = worth[:MAX_ROWS]
+    rows = [
+        (
+            f.kind + (" (blocks)" if f.blocks else ""), one_line(f.kernel, 80),
+            one_line(f.dtype, 20), f"{f.exceeding} of {f.cases}", text.over(f),
+        )
+        for f in shown
+    ]  # fmt: skip
+    heads = ("finding", "kernel", "dtype", "cases", "exceeds")
+    if _width(heads, rows) <= console.width:
+        table = Table(*heads, box=None)
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+    else:
+        for kind, kernel, dtype, cases, over in rows:
+            said = {"-": "", "not finite": ", not finite"}.get(over, f", {over} the bound")
+            console.print(f"{kind}: {kernel} {dtype}, {cases} cases{said}")
+    _more(console, len(worth))
+    for f in shown:  # whole, to be copied: no table may cut an id
+        if f.exceeding:
+            console.print(f"  tolcal replay {one_line(f.worst, 100)}", soft_wrap=True)
+    console.print()
+
+
+def _cells(console: Console, proposal: Proposal) -> None:
     """One row a cell: what is allowed at the median element, before and after.
 
-    ``narrow`` leaves columns out; no number is ever cut.
+    Columns are left out where the width asks for it, and then a cell is a line of words: no
+    number is ever cut.
     """
-    first = "kernel" if proposal.by == "kernel" else "op"
-    table = Table(box=None)
-    table.add_column(first, no_wrap=True)
-    table.add_column("dtype", no_wrap=True)
     last = "proposed_tol" if proposal.rule == "paper" else "paper"
-    names = ["now", "proposed", "tighter", "red held out"]
-    if not narrow:
-        names[3:3] = ["rows", "runs"]
-        names += ["recall"]
-    if not narrow or proposal.rule == "paper":
-        names += [last]
-    for name in names:
-        table.add_column(name, justify="right", no_wrap=True)
-    if not narrow:
-        table.add_column("")
-    for c in proposal.cells[:MAX_ROWS]:
-        value = f"{c.proposed_tol:.2e}" if c.proposed_tol is not None else "-"
-        row = {
-            "now": text.scientific(c.allowed_now),
-            "proposed": text.scientific(c.allowed_proposed) if c.allowed_proposed else c.state,
-            "tighter": text.factor(c.tightening),
-            "rows": str(c.rows),
-            "runs": str(c.runs),
-            "red held out": f"{c.held_out.runs_with_false_alarms} of {c.held_out.runs}",
-            "recall": text.percent(c.detectable_recall),
-            "proposed_tol": value,
-            "paper": text.scientific(c.allowed_paper),
-        }
-        state = one_line(f"{c.state}: {c.note}" if c.note else c.state, 200)
-        table.add_row(
-            one_line(c.kernel or c.op, 80),
-            one_line(c.dtype, 20),
-            *(row[name] for name in names),
-            *([] if narrow else [state]),
-        )
-    return table
+    numbers = ("now", "proposed", "tighter", "red held out")
+    most = (*numbers[:3], "rows", "runs", numbers[3], "recall", last)
+    least = (*numbers, last) if proposal.rule == "paper" else numbers
+    first = "kernel" if proposal.by == "kernel" else "op"
+    cells = proposal.cells[:MAX_ROWS]
+    found = [_cell(c) for c in cells]
+    notes = [one_line(f"{c.state}: {c.note}" if c.note else c.state, 200) for c in cells]
+    for names, noted in ((most, True), (least, False)):
+        heads = (first, "dtype", *names)
+        rows = [(row["name"], row["dtype"], *(row[n] for n in names)) for row in found]
+        if _width(heads, rows) + (NOTE_WIDTH if noted else 0) > console.width:
+            continue
+        table = Table(box=None)
+        for head in heads:
+            right = head not in heads[:2]
+            table.add_column(head, justify="right" if right else "left", no_wrap=True)
+        if noted:
+            table.add_column("")
+        for row, note in zip(rows, notes, strict=True):
+            table.add_row(*row, *([note] if noted else []))
+        console.print(table)
+        break
+    else:
+        for values, note in zip(found, notes, strict=True):
+            console.print(f"{values['name']}/{values['dtype']}: {note}")
+            known = [f"{values[n]} {n}" for n in least if values[n][0].isdigit()]
+            console.print(f"  {', '.join(known)}".replace("looser tighter", "looser"))
+    _more(console, len(proposal.cells))
+
+
+def _cell(c: CellProposal) -> dict[str, str]:
+    return {
+        "name": one_line(c.kernel or c.op, 80),
+        "dtype": one_line(c.dtype, 20),
+        "now": text.scientific(c.allowed_now),
+        "proposed": text.scientific(c.allowed_proposed) if c.allowed_proposed else c.state,
+        "tighter": text.factor(c.tightening),
+        "rows": str(c.rows),
+        "runs": str(c.runs),
+        "red held out": f"{c.held_out.runs_with_false_alarms} of {c.held_out.runs}",
+        "recall": text.percent(c.detectable_recall),
+        "proposed_tol": f"{c.proposed_tol:.2e}" if c.proposed_tol is not None else "-",
+        "paper": text.scientific(c.allowed_paper),
+    }
+
+
+def _width(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """What a table without lines takes if nothing of it is cut."""
+    return sum(2 + max(map(cell_len, column)) for column in zip(heads, *rows, strict=True))
 
 
 @contextmanager
@@ -249,7 +284,7 @@ def listing(columns: Sequence[str], rows: Sequence[Sequence[str | int]]) -> str:
         table.add_column(name, justify="right" if number else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(Text(one_line(str(cell), 200)) for cell in row))
-    console = Console(file=io.StringIO(), width=10_000, highlight=False, markup=False)
+    console = Console(file=io.StringIO(), width=WIDE, highlight=False, markup=False)
     console.print(table)
     assert isinstance(console.file, io.StringIO)
     return "".join(f"{line.rstrip()}\n" for line in console.file.getvalue().splitlines())

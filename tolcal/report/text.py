@@ -6,28 +6,54 @@ import math
 import re
 from collections.abc import Iterable
 
-from tolcal.model import CellProposal, Finding, Locked, Proposal, Verdict, plural
+from tolcal.model import (
+    CellProposal,
+    Finding,
+    HeldOutRows,
+    Locked,
+    Proposal,
+    Verdict,
+    cut,
+    one_line,
+    plural,
+)
 from tolcal.report.document import OnPull
 
 #: Everything that reaches Markdown as a name goes through this: nothing else can be a mention,
 #: a link, HTML or the end of a table cell.
-_MARKUP = frozenset("\\`*[]<>|~&@#")
+_MARKUP = frozenset("\\`*[]<>|~&@#$")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.:=+\-/ ]")
+#: What starts an item of a list where it starts a line.
+_ITEM = re.compile(r"(?:[-+]|\d{1,9}[.)])(?= |$)")
 
 
 def code(text: str) -> str:
     """``text`` as an inert code span."""
-    return f"`{_UNSAFE.sub('?', text)[:120] or '-'}`"
+    return f"`{cut(_UNSAFE.sub('?', text), 160) or '-'}`"
+
+
+def quoted(text: str) -> str:
+    """Foreign text (a kernel's exception) as a code span: whole, and to be copied as it is.
+
+    Not for tables, whose cells a bar ends in a code span, too.
+    """
+    words = one_line(text, 400)
+    fence = "`" * (1 + max(map(len, re.findall("`+", words)), default=0))
+    pad = " " if words.startswith("`") or words.endswith("`") else ""
+    return f"{fence}{pad}{words}{pad}{fence}" if words else ""
 
 
 def plain(text: str) -> str:
-    """Free text (a kernel's exception, a device's name) as inert words of one line."""
-    words = " ".join("".join(c if c.isprintable() else " " for c in text).split())[:400]
-    words = words.lstrip(": ")  # `::` at the start of a log's line is a workflow command
+    """Free text (a note, a device's name) as inert words of one line."""
+    words = one_line(text, 400)  # `::` at the start of a log's line is a workflow command
     inert = "".join(f"&#{ord(c)};" if c in _MARKUP else c for c in words)
     inert = re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", "&#95;", inert)  # sm_90 is no emphasis
-    # An entity does not stop a mention or an issue link, nor anything a bare URL; a joiner does.
+    if item := _ITEM.match(inert):
+        inert = f"{inert[: item.end() - 1]}&#{ord(inert[item.end() - 1])};{inert[item.end() :]}"
+    # An entity does not stop a mention or an issue link, nor anything a bare URL or an emoji's
+    # name; a joiner does.
     inert = re.sub(r"(&#64;|&#35;)(?=\w)", "\\1\u200d", inert)
+    inert = re.sub(r":(?=[\w+-]+:)", ":\u200d", inert)
     return re.sub(r"(?i)(https?|ftp|www|\bgh)(?=[:.-])", "\\1\u200d", inert)
 
 
@@ -145,6 +171,25 @@ def held_out_claim(bad: int, runs: int) -> str:
     return f"{bad} of {runs} held-out runs red (at most {bound:.1f} % of runs, 95 % confidence)"
 
 
+def held_out_claims(held_out: HeldOutRows) -> str:
+    """The same of runs and of rows, as a sentence without its stop."""
+    claim = held_out_claim(held_out.runs_with_false_alarms, held_out.runs)
+    if held_out.rows:
+        claim += f"; {held_out.false_alarms} of {held_out.rows} held-out control rows flagged"
+    return claim[0].upper() + claim[1:]
+
+
+def recall_claim(proposal: Proposal) -> str:
+    """``Recall of buggy kernels: 99.4 % of detectable rows, 79.5 % of all rows``, or that none."""
+    if proposal.recall is None:
+        return "No buggy kernel was judged"
+    every = f"{percent(proposal.recall)} of all rows"
+    if proposal.detectable_recall is None:
+        return f"Recall of buggy kernels: {every}, none of which is detectable"
+    detectable = f"{percent(proposal.detectable_recall)} of detectable rows"
+    return f"Recall of buggy kernels: {detectable}, {every}"
+
+
 def locked_claim(locked: Locked) -> str:
     """What the runs kept apart show."""
     ours, paper = locked.held_out, locked.paper
@@ -176,6 +221,25 @@ def by_importance(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(findings, key=weight)
 
 
+def skips(verdict: Verdict) -> list[tuple[str, int]]:
+    """Reasons that records were skipped for, and how many, the most first."""
+    return sorted(verdict.skipped_reasons.items(), key=lambda item: (-item[1], item[0]))
+
+
+def not_judged(verdict: Verdict | None) -> str:
+    """Why nothing of a run was held against a tolerance; nothing if something was."""
+    if verdict is None:
+        return ""
+    if not verdict.records:
+        return "the run has no records"
+    skipped, ran = verdict.statuses.get("skipped", 0), verdict.statuses.get("ok", 0)
+    if skipped and skipped == verdict.records:
+        return f"every record was skipped ({skipped})"
+    if verdict.judged == 0 and ran:
+        return "what ran has no approved tolerance"
+    return "no kernel ran to its end" if verdict.judged == 0 else ""
+
+
 def approvable(proposal: Proposal) -> bool:
     """Whether `approve` takes it: others are for comparison."""
     return proposal.rule == "residual" and proposal.by == "op"
@@ -188,43 +252,62 @@ def to_approve(proposal: Proposal) -> list[CellProposal]:
 
 
 def headline(proposal: Proposal, verdict: Verdict | None, pull: OnPull | None = None) -> str:
-    """The verdict in words, and one count of each kind that there is."""
-    regressions = len(by_kind(verdict, "regression"))
-    escaped = len([f for f in by_kind(verdict, "escaped") if f.blocks])
-    crashed = len(by_kind(verdict, "crashed"))
+    """The verdict in words: what blocks, or that nothing does, and one count of each kind."""
     states = [c.state for c in proposal.cells if c.tolerance is not None]
     news, tighter = states.count("new"), states.count("tighten")
-    newly = len({f.kernel for f in by_kind(verdict, "caught") if f.newly})
-    false = len(by_kind(verdict, "false_positive"))
-    drift = len(by_kind(verdict, "drift"))
-    first = []
-    if regressions:
-        first.append(plural(regressions, "regression"))
-    if escaped:
-        first.append(plural(escaped, "escaped buggy kernel"))
-    if crashed:
-        first.append(plural(crashed, "crash", "crashes"))
-    if pull and pull.unapproved:
-        first.append(f"{plural(len(pull.unapproved), 'tolerance')} changed without approval")
-    if pull and pull.unmeasured:
-        first.append(f"{plural(len(pull.unmeasured), 'changed kernel')} not measured")
-    if pull and pull.unusable:
-        first.append(f"{plural(len(pull.unusable), 'file')} unusable")
-    lead = ", ".join(first) if first else "no regressions"
-    rest: list[str] = []
+    rest = []
     if tighter:
         verb = "tolerance can tighten" if tighter == 1 else "tolerances can tighten"
         rest.append(f"{tighter} {verb}")
     if news:
         rest.append(plural(news, "new tolerance"))
-    if newly:
-        rest.append(plural(newly, "buggy kernel") + " newly caught")
-    if false:
-        rest.append(plural(false, "false positive"))
-    if drift:
-        rest.append(f"drift in {plural(drift, 'place')}")
-    if verdict is None:  # no run to judge
+    if verdict is None and pull is None:  # no run to judge
         return f"{', '.join(rest)}." if rest else "nothing to change."
+    regressions, crashes = by_kind(verdict, "regression"), by_kind(verdict, "crashed")
+    escaped = by_kind(verdict, "escaped")
+    blocking = _counted(
+        (sum(f.blocks for f in regressions), "regression", "regressions"),
+        (sum(f.blocks for f in escaped), "escaped buggy kernel", "escaped buggy kernels"),
+        (sum(f.blocks for f in crashes), "crash", "crashes"),
+    )
+    if pull is not None:
+        blocking += _counted(
+            (len(pull.unapproved), "tolerance changed without approval",
+             "tolerances changed without approval"),
+            (len(pull.unmeasured), "changed kernel not measured", "changed kernels not measured"),
+            (len(pull.unusable), "file unusable", "files unusable"),
+        )  # fmt: skip
+    harmless = _counted(
+        (sum(not f.blocks for f in regressions), "regression that does not block",
+         "regressions that do not block"),
+        (sum(not f.blocks for f in crashes), "crash that does not block",
+         "crashes that do not block"),
+    )  # fmt: skip
+    others = _counted(
+        (len({f.kernel for f in by_kind(verdict, "caught") if f.newly}),
+         "buggy kernel newly caught", "buggy kernels newly caught"),
+        (len({f.kernel for f in new_escapes(verdict)}),
+         "new buggy kernel not caught", "new buggy kernels not caught"),
+        (len(by_kind(verdict, "false_positive")), "false positive", "false positives"),
+    )  # fmt: skip
+    if drift := len(by_kind(verdict, "drift")):
+        others.append(f"drift in {plural(drift, 'place')}")
+    why = not_judged(verdict)
+    if blocking:
+        lead, rest = f"blocked by {', '.join(blocking)}", [*harmless, *rest, *others]
+    elif why:
+        lead, rest = f"nothing was judged: {why}", [*harmless, *rest, *others]
+    else:
+        lead, rest = ", ".join(harmless) or "no regressions", [*rest, *others]
     if rest:
         return f"{lead}. {', '.join(rest)}."
-    return f"{lead}." if first else f"{lead}, nothing to decide."
+    return f"{lead}, nothing to decide." if lead == "no regressions" else f"{lead}."
+
+
+def new_escapes(verdict: Verdict | None) -> list[Finding]:
+    """Buggy kernels, new or changed, that nothing catches and nothing caught before."""
+    return [f for f in by_kind(verdict, "escaped") if f.changed and not f.blocks]
+
+
+def _counted(*kinds: tuple[int, str, str]) -> list[str]:
+    return [plural(count, one, many) for count, one, many in kinds if count]

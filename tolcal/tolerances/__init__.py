@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from tolcal import tomlfile
+from tolcal import files, tomlfile
 from tolcal.model import (
     DTYPES,
     NAME,
@@ -190,4 +190,4 @@ def write(path: Path, cells: Mapping[Cell, Tolerance]) -> None:
     The file is replaced in one step, so a reader never sees half of it.
     """
     text = tomlfile.read(path)[1] if path.exists() else None
-    tomlfile.replace(path, edited(text, cells, path))
+    files.replace(path, edited(text, cells, path))

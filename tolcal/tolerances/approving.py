@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -105,6 +105,6 @@ def values(
     return written
 
 
-def by_name(cells: Mapping[Cell, object]) -> list[str]:
+def by_name(cells: Iterable[Cell]) -> list[str]:
     """``softmax/float16`` of each, sorted."""
     return sorted("/".join(cell) for cell in cells)

@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from tolcal.github import approvals
 from tolcal.github.client import Client, NotFound, quote
 
 
@@ -24,6 +23,13 @@ class Branch(msgspec.Struct, frozen=True):
     exists: bool = True
 
 
+class Made(msgspec.Struct, frozen=True):
+    """A commit, and the name of the bot whose it is."""
+
+    sha: str
+    bot: str
+
+
 def tip(client: Client, branch: str) -> str | None:
     """The commit that a branch of the repository is at; None if there is no such branch."""
     try:
@@ -33,8 +39,8 @@ def tip(client: Client, branch: str) -> str | None:
     return str(found["object"]["sha"])
 
 
-def commit(client: Client, branch: Branch, path: str, text: str, message: str) -> str:
-    """Commits the file's new text onto the branch, and returns the commit's SHA.
+def commit(client: Client, branch: Branch, path: str, text: str, message: str) -> Made:
+    """Commits the file's new text onto the branch.
 
     Raises:
         Conflict: the branch is not at its tip any more. Nothing has changed then.
@@ -56,7 +62,7 @@ def commit(client: Client, branch: Branch, path: str, text: str, message: str) -
             {"ref": f"refs/heads/{branch.name}", "sha": sha},
             done=lambda: {"sha": sha} if tip(client, branch.name) == sha else None,
         )
-    return sha
+    return Made(sha, str(made["author"]["name"]))
 
 
 def open_pull(client: Client, owner: str, branch: str, base: str, title: str, body: str) -> int:
@@ -69,12 +75,6 @@ def open_pull(client: Client, owner: str, branch: str, base: str, title: str, bo
     values = {"title": title, "head": branch, "base": base, "body": body}
     found = known() or client.post("pulls", values, done=known)
     return int(found["number"])
-
-
-def found_on(client: Client, sha: str, digest: str) -> bool:
-    """Whether that commit is an approval of the proposal of that digest."""
-    known = approvals.of_commit(client.get(f"commits/{sha}"))
-    return known is not None and known.digest == digest
 
 
 def _nothing() -> None:

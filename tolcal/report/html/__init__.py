@@ -88,9 +88,13 @@ def _values(document: Document, most: int) -> dict[str, Any]:
     notes = (*_remarks(pull), *proposal.notes)
     listed, noted = found[: min(most, MAX_FINDINGS)], notes[: min(most, MAX_NOTES)]
     red = held.runs_with_false_alarms
-    amiss = red or any(
-        f.kind in findings.KINDS and (f.kind != "escaped" or f.changed)
-        for f in (verdict.findings if verdict else ())
+    amiss = (
+        red
+        or text.not_judged(verdict)
+        or any(
+            f.kind in findings.KINDS and (f.kind != "escaped" or f.changed)
+            for f in (verdict.findings if verdict else ())
+        )
     )
     return {
         "version": __version__,

@@ -1,0 +1,147 @@
+"""Fits of a control's rows with one run left out, for all of its runs at the price of a few.
+
+The numbers are those of ``fit.residual`` on the rows that remain, to the last bit: envelopes are
+maxima, which per-run maxima give exactly, and the joint fit's choice is taken from sums only where
+they can't be wrong about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from tolcal import bounds
+from tolcal.bounds import Floats
+from tolcal.calibrate import fit
+from tolcal.calibrate.rows import Control
+from tolcal.model import DTYPES, Tolerance
+
+#: Costs are means of logarithms below 1,000; sums of a million of them err by less than this.
+TIE = 1e-6
+
+
+class Pool:
+    """Rows of one control, dtype and device class, by run."""
+
+    def __init__(self, control: Control, mask: bounds.Bools) -> None:
+        self.rows = control.subset(mask)
+        self.dtype = control.dtype
+        names, self.codes = np.unique(control.runs[mask], return_inverse=True)
+        self.codes = self.codes.astype(np.int64)
+        self.index = {str(name): i for i, name in enumerate(names)}
+        rows = self.rows
+        self.own = _Envelopes(rows.envelope, rows.z, self.codes, len(names))
+        self.own_abs = _Envelopes(rows.envelope_abs, rows.z_abs, self.codes, len(names))
+        self._costs = _Costs(rows.scales, rows.rms, rows.roundoff, self.codes, len(names))
+        self._costs_abs = _Costs(rows.scales_abs, rows.rms, rows.roundoff, self.codes, len(names))
+
+    def without(self, run: str, wide: Pool | None, margin: float) -> Tolerance | None:
+        """``fit.residual`` on the rows of the other runs; None if there are none."""
+        out = self.index.get(run)
+        if out is not None and len(self.index) == 1:
+            return None
+        scaled = plain = None
+        lent = None if wide is None else wide.index.get(run)
+        if wide is not None and (lent is None or len(wide.index) > 1):
+            scaled, plain = wide.own.without(lent), wide.own_abs.without(lent)
+        keep = self.codes != out if out is not None else np.ones(len(self.codes), bool)
+        judged = keep & (self.rows.bias_count >= bounds.BIAS_MIN_COUNT)
+        return fit.tolerance(
+            self._costs.joint(self.own.without(out), scaled, out),
+            self._costs_abs.joint(self.own_abs.without(out), plain, out),
+            np.abs(self.rows.bias[judged]),
+            self.rows.roundoff,
+            self.dtype,
+            margin,
+        )
+
+
+class _Envelopes:
+    """The upper envelope of each run."""
+
+    def __init__(
+        self, envelope: Floats, z: Floats, codes: npt.NDArray[np.int64], runs: int
+    ) -> None:
+        self.a = np.full((runs, envelope.shape[1]), -np.inf)
+        self.z = np.full(runs, -np.inf)
+        np.maximum.at(self.a, codes, envelope)
+        np.maximum.at(self.z, codes, z)
+
+    def without(self, run: int | None) -> fit.Envelope:
+        """That of all others together."""
+        a, z = (self.a, self.z) if run is None else (
+            np.delete(self.a, run, axis=0), np.delete(self.z, run)
+        )  # fmt: skip
+        return fit.Envelope(a.max(axis=0), float(z.max()))
+
+
+class _Costs:
+    """What the joint fit minimises, as sums by run of each candidate that was asked for."""
+
+    def __init__(
+        self, scales: Floats, rms: Floats, roundoff: float, codes: npt.NDArray[np.int64], runs: int
+    ) -> None:
+        typical = np.maximum(scales, fit.SCALE_FLOOR * rms[:, None])
+        by_row = np.repeat(codes, typical.shape[1])
+        positive = typical.ravel() > 0
+        self.typical, self.codes = typical.ravel()[positive], by_row[positive]
+        self.roundoff, self.runs = roundoff, runs
+        self.counts = np.bincount(self.codes, minlength=runs)
+        self.chosen_from: dict[bytes, tuple[list[tuple[float, float]], Floats]] = {}
+
+    def joint(
+        self, own: fit.Envelope, lent: fit.Envelope | None, run: int | None
+    ) -> tuple[float, float]:
+        """``fit.joint`` without the rows of that run, of ``own`` that borrowed what is ``lent``."""
+        candidates, sums = self._of(own, lent)
+        count = self.counts.sum() - (0 if run is None else self.counts[run])
+        if count and len(candidates) > 1:
+            costs = (sums.sum(axis=1) - (0.0 if run is None else sums[:, run])) / count
+            order = np.argsort(costs, kind="stable")
+            if costs[order[1]] - costs[order[0]] > TIE:
+                return candidates[int(order[0])]
+        keep = slice(None) if run is None else self.codes != run
+        return fit.cheapest(candidates, self.typical[keep], self.roundoff)
+
+    def _of(
+        self, own: fit.Envelope, lent: fit.Envelope | None
+    ) -> tuple[list[tuple[float, float]], Floats]:
+        """Candidates, and the sums of each by run. Most runs leave the envelopes as they are."""
+        key = b"".join(e.a.tobytes() + np.float64(e.z).tobytes() for e in (own, lent) if e)
+        if key not in self.chosen_from:
+            envelope = fit.borrow(own, lent) if lent else own
+            candidates = fit.candidates(envelope)
+            logs = [np.log(a + c * self.roundoff * self.typical) for a, c in candidates]
+            sums = np.array([np.bincount(self.codes, one, self.runs) for one in logs])
+            self.chosen_from[key] = candidates, sums
+        return self.chosen_from[key]
+
+
+def pools(
+    members: list[Control], wide: Mapping[str, Control], devices: Mapping[str, list[str]]
+) -> list[tuple[Pool, Pool | None]]:
+    """Each member's rows on each of its devices, and the fp32 rows that they may borrow from."""
+    found = []
+    for control in members:
+        for device in devices[control.kernel]:
+            mask = control.fits & (control.device == device)
+            if not mask.any():
+                continue
+            lender, lent = wide.get(control.kernel), None
+            if DTYPES[control.dtype].bits <= 16 and lender is not None:
+                there = lender.fits & (lender.device == device)
+                lent = Pool(lender, there) if there.any() else None
+            found.append((Pool(control, mask), lent))
+    return found
+
+
+def without(parts: list[tuple[Pool, Pool | None]], run: str, margin: float) -> Tolerance | None:
+    """The wider of the fits of ``pools``, leaving that run out."""
+    result: Tolerance | None = None
+    for pool, lent in parts:
+        one = pool.without(run, lent, margin)
+        if one is not None:
+            result = one if result is None else fit.wider(result, one)
+    return result
