@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -34,6 +35,13 @@ def real() -> Document:
     locked = history.read([DATA / "h200-heldout.parquet"])
     apart = calibrate.locked(locked, proposal, legacy)
     return Document(msgspec.structs.replace(proposal, locked=apart))
+
+
+def patched(change: Callable[[Any], None]) -> Document:
+    """``real`` with a changed P.json."""
+    content = msgspec.json.decode(msgspec.json.encode(real()))
+    change(content["proposal"])
+    return msgspec.convert(content, Document)
 
 
 def records() -> list[Record]:

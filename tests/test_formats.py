@@ -331,6 +331,7 @@ def test_the_shipped_schema_is_that_of_the_types(tmp_path: Path) -> None:
         (("schema",), 2), (("by",), "row"), (("cells", 0, "state"), "fine"),
         (("cells", 0, "held_out"), None), (("verdict", "findings", 0, "kind"), "fine"),
         (("verdict", "blocks"), "no"), (("buggy", 0, "proposed", "recall"), 1.5),
+        (("cells", 0, "tightening"), -1.0), (("held_out", "runs"), -1),
     ],
 )  # fmt: skip
 def test_the_schema_of_p_json_refuses(where: tuple[str | int, ...], value: object) -> None:

@@ -19,19 +19,20 @@ from xml.etree import ElementTree
 
 import msgspec
 import pytest
-from html_support import hostile, many, real, small
+from html_support import hostile, many, patched, real, small
+from report_support import broken, busy, make_cell, make_finding, make_proposal, make_verdict
 from tests_support import DATA, ROOT
 
 from tolcal.cli import main
-from tolcal.model import DTYPES
-from tolcal.report import FORMATS
+from tolcal.model import DTYPES, SHARE_MAX, Finding, HeldOutRows
+from tolcal.report import FORMATS, text
 from tolcal.report.document import Document, to_json
 
 pytest.importorskip("altair")
 pytest.importorskip("vl_convert")
 
 from tolcal.report import html
-from tolcal.report.html import data
+from tolcal.report.html import cell, data, overview
 
 GOLDEN = DATA / "golden"
 
@@ -136,7 +137,7 @@ def test_the_real_page_has_every_cell_with_its_charts() -> None:
     by_link = {cell["link"]: cell for cell in cells}
     known = {f"{c.op}/{c.dtype}": c for c in real().proposal.cells}
     assert set(by_link) == set(known) == set(shown["details"])
-    for link, cell in by_link.items():
+    for link, row in by_link.items():
         assert set(shown["details"][link]["charts"]) == {"spreads", "shares", "shapes"}
         plots = known[link].plots
         assert plots is not None
@@ -146,8 +147,8 @@ def test_the_real_page_has_every_cell_with_its_charts() -> None:
             if kernel.role == "control"
             for shape in kernel.shapes
         )
-        assert cell["share"] == worst < 1
-        assert re.fullmatch(r"tolcal replay [a-z0-9_]+:[0-9a-f]{16}", cell["replay"])
+        assert row["share"] == worst < 1
+        assert re.fullmatch(r"tolcal replay [a-z0-9_]+:[0-9a-f]{16}", row["replay"])
     lines = [r for r in rows(shown["details"]["softmax/float16"]["charts"]["spreads"]) if r["line"]]
     plots = known["softmax/float16"].plots
     assert plots is not None
@@ -160,12 +161,14 @@ def test_a_histogram_is_all_records_of_a_kernel() -> None:
     """Parts sum to one, a step's right end repeated; nothing of a control lies beyond 1."""
     plots = next(c.plots for c in real().proposal.cells if (c.op, c.dtype) == ("gelu", "float16"))
     assert plots is not None
-    table = data.shares(plots).dicts()
+    table = cell.shares(plots).dicts()
     for kernel in plots.kernels:
-        parts = [r["part"] for r in table if r["kernel"] == kernel.kernel]
+        parts = [r["part"] for r in table if r["kernel"] == cell.label(kernel)]
         assert sum(parts[:-1]) == pytest.approx(1.0, abs=2e-3)
         assert parts[-1] == parts[-2]
-        beyond = sum(r["part"] for r in table if r["kernel"] == kernel.kernel and r["low"] >= 1.0)
+        beyond = sum(
+            r["part"] for r in table if r["kernel"] == cell.label(kernel) and r["low"] >= 1
+        )
         assert (beyond == 0) == (kernel.role == "control")
 
 
@@ -181,7 +184,7 @@ def test_the_page_is_the_same_every_time() -> None:
 )  # fmt: skip
 def test_size_of_a_shape(dims: str, size: int) -> None:
     """Up to the next power of 8; what is no size counts as 1."""
-    assert data.size_of(dims) == size
+    assert overview.size_of(dims) == size
 
 
 # --- foreign text ---------------------------------------------------------------------------
@@ -252,6 +255,52 @@ def test_many_cells_fit(count: int) -> None:
     assert len(rendered.encode()) > 2_900_000
 
 
+def test_whatever_there_is_much_of_fits() -> None:
+    """Notes, runs, findings, curve, kernels, and texts of any length: 3 MB, and it says what is
+    left out.
+    """
+    proposal = real().proposal
+    bulky = msgspec.structs.replace(
+        proposal,
+        notes=("because " * 60,) * 20_000, digest="d" * 4_000_000, history="h" * 4_000_000,
+        rule="r" * 4_000_000, runs=proposal.runs * 400,
+    )  # fmt: skip
+    words = "'\"<&" * 200
+    rendered = html.render(
+        Document(
+            bulky,
+            make_verdict(*(make_finding("drift", detail=words, worst_dims=words)
+                           for _ in range(5000)), environment=words * 10_000),
+        )
+    )  # fmt: skip
+    assert len(rendered.encode()) <= 3_000_000
+    assert "and 19900 more notes, which the proposal's" in rendered
+    assert "and 4700 more, which the proposal's JSON lists." in rendered
+    assert "nor are the oldest 6900." in rendered
+    cells = tuple(make_cell(f"op_{'x' * 50}_{n}") for n in range(20_000))
+    huge = html.render(Document(make_proposal(*cells)))
+    assert len(huge.encode()) <= 3_000_000
+    assert re.search(r"\d+ of 20000 cells,[^.]+, and 10000 are not\s+in the table", huge)
+
+
+def test_no_control_or_direction_character_is_in_the_page() -> None:
+    """Wherever a file can put one: digest, history and rule, too."""
+    content = msgspec.to_builtins(small())
+
+    def spoilt(value: Any, key: str = "") -> Any:
+        if isinstance(value, dict):
+            return {k: spoilt(v, k) for k, v in value.items()}
+        if isinstance(value, list | tuple):
+            return [spoilt(v, key) for v in value]
+        free = isinstance(value, str) and key not in {"kind", "state", "role", "by", "origin",
+                                                      "allowed_source", "judged_by"}  # fmt: skip
+        return f"\u202e\u2066{value}\x07\x1b[31m\u200f" if free else value
+
+    rendered = html.render(msgspec.convert(spoilt(content), Document))
+    rest = re.sub(r"(?s)<script>.*?</script>", "", rendered)  # Vega's own
+    assert not [c for c in rest if not (c.isprintable() or c == "\n")]
+
+
 def test_an_empty_proposal_has_a_page() -> None:
     """Nothing measured, nothing calibrated: every chart says what it lacks."""
     bare = msgspec.structs.replace(
@@ -267,13 +316,200 @@ def test_a_proposal_of_an_older_version_has_a_page() -> None:
     """Without plots, its numbers are in the table."""
     old = msgspec.to_builtins(real().proposal)
     del old["curve"]
-    for cell in old["cells"]:
-        del cell["plots"]
+    for one in old["cells"]:
+        del one["plots"]
     for run in old["runs"]:
         del run["held_out_share"], run["described"]
     content = Page(html.render(Document(msgspec.convert(old, type(real().proposal))))).data
     assert set(content["charts"]) == {"tightening"}
     assert len(content["cells"]["rows"]) == 42
+
+
+# --- what it says -----------------------------------------------------------------------------
+
+
+def words_of(document: Document) -> str:
+    return " ".join(" ".join(Page(html.render(document)).words).split())
+
+
+def test_the_sign_agrees_with_whether_it_blocks() -> None:
+    """✗ blocks, ! is amiss and does not block, ✓ neither; the words beside it say it again."""
+
+    def said(*found: Finding, **changes: Any) -> tuple[str, str]:
+        words = words_of(Document(make_proposal(), make_verdict(*found, **changes)))
+        answer = re.search(r"(Blocks|Does not block)[^.]*\.", words)
+        assert answer is not None
+        sign = re.search(r"Theme .*? dark ([✗!✓]) ", words)
+        assert sign is not None
+        return sign[1], " ".join(answer[0].split())
+
+    assert said() == ("✓", "Does not block .")
+    assert said(make_finding("caught", newly=True)) == ("✓", "Does not block .")
+    assert said(make_finding("escaped")) == ("✓", "Does not block .")
+    assert said(make_finding("escaped", changed=True)) == ("!", "Does not block .")
+    assert said(make_finding("regression")) == ("!", "Does not block .")
+    assert said(make_finding("drift")) == ("!", "Does not block .")
+    assert said(statuses={"skipped": 4680}) == ("!", "Does not block .")
+    assert said(make_finding("regression", blocks=True)) == ("✗", "Blocks .")
+    assert said(blocks=True) == (
+        "✗", "Blocks , as the verdict says, though none of its findings does."
+    )  # fmt: skip
+
+
+def test_red_held_out_runs_are_said_first_and_have_no_tick() -> None:
+    """However many cells can tighten."""
+    red = make_proposal(make_cell(), held_out=HeldOutRows(720, 40, 18, 18))
+    words = words_of(Document(red))
+    assert "! 1 tolerance can tighten. 18 of 18 held-out runs red (at most 100.0 %" in words
+    assert "may fail a pull request that changes nothing" in words
+    good = words_of(Document(make_proposal(make_cell())))
+    assert "✓ 1 tolerance can tighten. Proposal" in good
+    assert "changes nothing" not in good
+
+
+def test_cells_to_approve_are_something_to_decide() -> None:
+    """With a run and without; a proposal for comparison says that it can't be approved."""
+    cells = (make_cell(), make_cell("gelu", state="new"), make_cell("tanh", state="unchanged"))
+    nothing = "Nothing that needs a decision"
+    for verdict in (None, make_verdict()):
+        words = words_of(Document(make_proposal(*cells), verdict))
+        assert "To approve: 1 tighter tolerance, 1 new tolerance, listed first" in words
+        assert "/tolcal approve 9c1e7a40d2b86f13" in words
+        assert nothing not in words
+        assert nothing in words_of(Document(make_proposal(cells[2]), verdict))
+    for changes in ({"rule": "paper"}, {"by": "kernel"}):
+        words = words_of(Document(make_proposal(*cells, **changes)))
+        assert "is for comparison: none of it can be approved" in words
+        assert "To approve" not in words
+
+
+def test_what_blocks_is_listed_first() -> None:
+    """Before any number of findings that do not; where the rest is, is true."""
+    found = [make_finding("regression", kernel=f"k{n}") for n in range(400)]
+    crash = make_finding("crashed", kernel="last", blocks=True, observed=None, over=None)
+    rendered = html.render(Document(make_proposal(), make_verdict(*found, crash)))
+    assert data.findings(make_verdict(*found, crash))[0]["kernel"] == "last"
+    assert rendered.count("<strong>(blocks)</strong>") == 1
+    assert "and 101 more, which the proposal's JSON lists." in rendered
+
+
+def test_what_is_not_finite_is_said() -> None:
+    """A dash stands for what is not judged alone."""
+    shown = {f["kind"]: f["observed"] for f in data.findings(broken().verdict) if f["blocks"]}
+    assert shown == {"regression": "not finite", "escaped": "8.8e-3", "crashed": "-"}
+    kinds = {f["kind"]: f["observed"] for f in data.findings(busy().verdict)}
+    assert kinds["uncalibrated"] == "-"
+
+
+@pytest.mark.parametrize(
+    ("tightening", "shown"), [(12.5, "12x"), (1.25, "1.2x"), (0.5, "2.0x looser"), (1.04, "same")]
+)
+def test_numbers_are_rounded_once(tightening: float, shown: str) -> None:
+    """The page shows the words of the other formats, ties included."""
+    row = data.cell_row(make_cell(tightening=tightening, allowed_now=0.125))
+    assert row["said"] == ["1.2e-1", "5.0e-4", shown, "99.7 %", "-"]
+    assert shown == text.factor(tightening)
+    script = (ROOT / "tolcal/report/html/page.js").read_text("utf-8")
+    assert not re.search(r"toFixed|toExponential|toPrecision", script)
+
+
+# --- rows of the charts -----------------------------------------------------------------------
+
+
+def test_every_run_is_on_the_axis() -> None:
+    """At its edge with the number, where its share is beyond; words keep clear of each other."""
+    shares = {4: 50.0, 8: 3e4, 9: SHARE_MAX, 11: 0.0, 15: 1e5, 17: None}
+
+    def change(content: Any) -> None:
+        for number, share in shares.items():
+            content["runs"][number]["held_out_share"] = share
+        for number in (9, 10, 16):
+            content["runs"][number]["environment"] = f"other {number}"
+
+    table = {r["number"]: r for r in overview.over_time(patched(change).proposal).dicts()}
+    assert list(table) == list(range(1, 18))
+    assert all(1e-3 <= r["share"] <= 100 for r in table.values())
+    assert {n: r["edge"] for n, r in table.items() if r["edge"]} == {
+        10: "▲ >1.0e9", 12: "▼ 0", 16: "▲ 1.0e5",
+    }  # fmt: skip
+    assert (table[9]["share"], table[9]["said"]) == (100.0, "3.0e4")
+    assert [n for n, r in table.items() if r["changed"]] == [10, 11, 12, 17]
+    assert {n: r["word"] for n, r in table.items() if r["word"]} == {10: "right"}
+
+
+def test_the_picture_of_runs_is_bounded() -> None:
+    """As high as that of good runs, however red they are."""
+
+    def change(content: Any) -> None:
+        for run in content["runs"]:
+            run["held_out_share"] = SHARE_MAX
+
+    heights = [
+        re.search(rb'viewBox="0 0 \d+ (\d+)"', html.pictures(document)["over-time.svg"])
+        for document in (real(), patched(change))
+    ]
+    assert all(heights)
+    good, red = (int(found[1]) for found in heights if found)
+    assert abs(good - red) <= 10
+    assert b"1.0e9" in html.pictures(patched(change))["over-time.svg"]
+
+
+def test_a_published_0_is_drawn_and_said() -> None:
+    """At the lower edge of the axis, in both charts that have it."""
+
+    def change(content: Any) -> None:
+        content["cells"][0]["allowed_paper"] = content["cells"][0]["plots"]["paper"] = 0.0
+
+    document = patched(change)
+    table = overview.tightening(document.proposal).dicts()
+    (zero,) = [r for r in table if r["zero"]]
+    assert (zero["what"], zero["said"]) == ("published rule", "0")
+    assert 0 < zero["value"] < min(r["value"] for r in table if not r["zero"])
+    one = document.proposal.cells[0]
+    assert one.plots is not None
+    lines = [r for r in cell.spreads(one.plots, document.proposal).dicts() if r["line"]]
+    assert lines[0]["line"] == "published rule"
+    assert lines[0]["words"].startswith("published rule: 0")
+
+
+def test_a_line_says_what_it_is_of() -> None:
+    """Ours of the median element; near lines share words, neighbours take turns."""
+    plots = real().proposal.cells[0].plots
+    assert plots is not None
+
+    def words(**values: float | None) -> list[tuple[str, str]]:
+        made = msgspec.structs.replace(plots, **values)
+        table = cell.spreads(made, real().proposal).dicts()
+        return [(r["words"], r["side"]) for r in table if r["words"]]
+
+    assert words(legacy=1e-2, paper=1e-4, approved=1.05e-6, proposed=1e-6) == [
+        ("proposed and approved, for the median element", "left"),
+        ("published rule", "right"),
+        ("hand-picked", "left"),
+    ]
+    assert words(legacy=None, paper=1e-4, approved=2e-6, proposed=1e-6) == [
+        ("proposed, for the median element", "left"),
+        ("approved, for the median element", "right"),
+        ("published rule", "left"),
+    ]
+
+
+def test_kernels_of_one_role_differ_in_more_than_colour() -> None:
+    """Each has a shape of its own, or is left out of the chart, which says so."""
+    one = next(c for c in real().proposal.cells if c.op == "softmax")
+    assert one.plots is not None
+    kernels = tuple(
+        msgspec.structs.replace(k, kernel=f"{k.kernel}_{n}")
+        for n in range(4)
+        for k in one.plots.kernels
+    )
+    plots = msgspec.structs.replace(one.plots, kernels=kernels)
+    drawn = {r["kernel"] for r in cell.spreads(plots, real().proposal).dicts() if r["kernel"]}
+    assert len(drawn) == 12 < len(cell.kernels(plots)) == 16
+    assert drawn == {r["kernel"] for r in cell.shares(plots).dicts()}
+    spec = json.dumps(html.charts.spreads())
+    assert '"shape": {"field": "kernel"' in spec
+    assert len(set(html.charts.SHAPES)) == 12
 
 
 # --- pictures -------------------------------------------------------------------------------

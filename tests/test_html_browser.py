@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from html_support import hostile, many, real, small, uncalibrated
+from html_support import hostile, many, patched, real, small, uncalibrated
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 if CHROMIUM is None:
@@ -27,7 +27,37 @@ Open = Callable[..., Any]
 OPTIONS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
            "--disable-background-networking", "--disable-component-update",
            "--disable-sync")  # fmt: skip
+
+
+def renamed(content: Any) -> None:
+    """Ops named like parts of a page."""
+    names = {"relu": "cells", "tanh": "count", "silu": "data", "rmsnorm": "constructor"}
+    for cell in content["cells"]:
+        cell["op"] = names.get(cell["op"], cell["op"])
+
+
+def by_kernel(content: Any) -> None:
+    """As of `calibrate --by kernel`: two controls in each cell of softmax."""
+    content["by"] = "kernel"
+    made = []
+    for cell in content["cells"]:
+        kernels = ["softmax", "softmax_triton"] if cell["op"] == "softmax" else ["control"]
+        made += [{**cell, "kernel": kernel} for kernel in kernels]
+    content["cells"] = made
+
+
+def red(content: Any) -> None:
+    """All runs red, some beyond any number, environments that change twice in a row."""
+    for number, run in enumerate(content["runs"]):
+        run["held_out_share"] = (1e9, 50.0, 3.0)[number % 3]
+    for number in (9, 10):
+        content["runs"][number]["environment"] = f"other {number}"
+
+
 DOCUMENTS = {
+    "renamed": functools.partial(patched, renamed),
+    "by_kernel": functools.partial(patched, by_kernel),
+    "red": functools.partial(patched, red),
     "uncalibrated": uncalibrated,
     "real": real,
     "small": small,
@@ -97,8 +127,22 @@ def settled(page: Any) -> None:
     )
 
 
+def back_and_ink(scheme: str) -> tuple[str, str]:
+    """Of the page and its charts."""
+    light = ("rgb(255, 255, 255)", "rgb(27, 31, 36)")
+    return light if scheme == "light" else ("rgb(13, 17, 23)", "rgb(230, 237, 243)")
+
+
+def ink(page: Any, chart: str) -> str:
+    """The colour of a chart's labels, as it is drawn."""
+    label = page.locator(f"{chart} svg .role-axis-label text").first
+    return str(label.evaluate("label => getComputedStyle(label).fill"))
+
+
 def column(page: Any, number: int) -> list[str]:
-    texts: list[str] = page.locator(f"#table tbody tr > :nth-child({number})").all_inner_texts()
+    texts: list[str] = page.locator(
+        f"#page-table tbody tr > :nth-child({number})"
+    ).all_inner_texts()
     return texts
 
 
@@ -115,12 +159,11 @@ SIZES = pytest.mark.parametrize(
 def test_it_opens_and_fits(visit: Open, name: str, width: int, scheme: str) -> None:
     """All charts drawn, no wider than the window, as light or dark as the system."""
     page = visit(name, width=width, scheme=scheme)
-    assert page.locator("#overview svg").count() == {"real": 4, "small": 5}[name]
+    assert page.locator("#page-overview svg").count() == {"real": 4, "small": 5}[name]
     assert page.evaluate("document.documentElement.scrollWidth") == width
     back = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert back == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(13, 17, 23)")
-    label = page.locator("#chart-recall svg .role-axis-label text").first
-    assert label.get_attribute("fill") == ("#1b1f24" if scheme == "light" else "#e6edf3")
+    assert back == back_and_ink(scheme)[0]
+    assert ink(page, "#chart-recall") == back_and_ink(scheme)[1]
 
 
 @SIZES
@@ -148,10 +191,10 @@ def test_charts_are_described(visit: Open) -> None:
 def test_what_is_not_calibrated_yet_is_shown_as_far_as_it_goes(visit: Open) -> None:
     """Residuals without lines; the figures that lack data say what they need."""
     page = visit("uncalibrated", "#softmax/float32")
-    assert page.locator("#cell svg").count() == 1
-    facts = page.locator("#cell dd").first.inner_text()
+    assert page.locator("#page-cell svg").count() == 1
+    facts = page.locator("#page-cell dd").first.inner_text()
     assert facts == "uncalibrated: needs 712 more rows of a control (has 8)"
-    assert "Needs held-out runs" in page.locator("#overview").inner_text()
+    assert "Needs held-out runs" in page.locator("#page-overview").inner_text()
 
 
 # --- links ----------------------------------------------------------------------------------
@@ -161,9 +204,9 @@ def test_a_link_opens_its_cell(visit: Open) -> None:
     """``#softmax/float16``: title, focus, facts, charts, and the line that replays the worst."""
     page = visit("real", "#softmax/float16")
     assert page.title() == "softmax/float16 - tolcal report"
-    assert page.evaluate("document.activeElement.id") == "cell-title"
-    assert page.locator("#cell svg").count() == 3
-    assert page.locator("#cell table tbody th").all_inner_texts() == [
+    assert page.evaluate("document.activeElement.id") == "page-cell-title"
+    assert page.locator("#page-cell svg").count() == 3
+    assert page.locator("#page-cell table tbody th").all_inner_texts() == [
         "softmax", "softmax_triton", "softmax_llm_buggy", "softmax_triton_buggy",
     ]  # fmt: skip
     plots = next(
@@ -181,13 +224,13 @@ def test_back_and_on(visit: Open) -> None:
     page = visit("real")
     page.get_by_role("link", name="gelu/float32").click()
     settled(page)
-    assert page.locator("#cell-title").inner_text() == "gelu/float32"
+    assert page.locator("#page-cell-title").inner_text() == "gelu/float32"
     links = column(page, 1)
     after = links[links.index("gelu/float32") + 1]
     page.get_by_role("button", name="Next cell").click()
     page.wait_for_url(f"**#{after}")
     settled(page)
-    assert page.locator("#cell-title").inner_text() == after
+    assert page.locator("#page-cell-title").inner_text() == after
     page.get_by_role("button", name="Previous cell").click()
     page.wait_for_url("**#gelu/float32")
     settled(page)
@@ -195,25 +238,77 @@ def test_back_and_on(visit: Open) -> None:
     page.wait_for_url(f"**#{after}")
     settled(page)
     page.keyboard.press("Escape")
-    page.wait_for_url("**#cells")
-    assert page.locator("#cell").is_hidden()
+    page.wait_for_url("**#page-cells")
+    assert page.locator("#page-cell").is_hidden()
     assert page.title() == "tolcal report"
 
 
-def test_a_link_to_an_op_filters(visit: Open) -> None:
-    """``#softmax`` shows its three cells."""
-    page = visit("real", "#softmax")
-    assert sorted(column(page, 1)) == ["softmax/bfloat16", "softmax/float16", "softmax/float32"]
-    assert page.locator("#cell").is_hidden()
+def follow(page: Any, link: str) -> list[str]:
+    """The cells that the table then lists."""
+    page.evaluate("link => { location.hash = link; }", link)
+    page.wait_for_function("link => location.hash === link", arg=link)
+    return sorted(column(page, 1))
+
+
+def three(op: str) -> list[str]:
+    return [f"{op}/{dtype}" for dtype in ("bfloat16", "float16", "float32")]
+
+
+def test_a_link_to_an_op_lists_it_alone(visit: Open) -> None:
+    """Not those that end like it; other filters are put back; the next link puts back its own."""
+    page = visit("real", "#elu")
+    assert sorted(column(page, 1)) == three("elu")
+    assert page.locator("#page-cell").is_hidden()
+    page.locator("#page-dtype").select_option("float32")
+    page.locator("#page-state").select_option("new")
+    page.locator("#page-search").fill("elu")
+    assert column(page, 1) == ["elu/float32"]
+    assert follow(page, "#attention") == three("attention")
+    page.get_by_role("link", name="attention/float16").click()
+    page.keyboard.press("Escape")
+    page.wait_for_url("**#attention")
+    assert sorted(column(page, 1)) == three("attention")
+    assert len(follow(page, "#page-cells")) == 42
+    assert len(follow(page, "#nothing")) == 42
+    assert page.locator("#page-count").inner_text() == (
+        "There is no op nothing here: 42 of 42 cells"
+    )
+    page.locator("#page-dtype").select_option("float32")
+    page.locator("#page-op").select_option("gelu")
+    page.wait_for_url("**#gelu")
+    assert column(page, 1) == ["gelu/float32"]
+    page.locator("#page-op").select_option("")
+    page.wait_for_url("**#page-cells")
+    assert len(column(page, 1)) == 14
+
+
+@pytest.mark.parametrize("op", ["cells", "count", "data", "constructor"])
+def test_an_op_named_like_a_part_of_the_page_has_its_link(visit: Open, op: str) -> None:
+    """No id of the page is a name that an op may have."""
+    page = visit("renamed", f"#{op}")
+    assert sorted(column(page, 1)) == three(op)
+    ids = page.evaluate("[...document.querySelectorAll('[id]')].map(e => e.id)")
+    assert [i for i in ids if "-" not in i] == []
+
+
+def test_cells_by_kernel_have_links(visit: Open) -> None:
+    """``#softmax/float16`` lists the controls of the cell, and each opens by its own."""
+    page = visit("by_kernel", "#softmax/float16")
+    assert column(page, 1) == ["softmax/float16/softmax", "softmax/float16/softmax_triton"]
+    assert page.locator("#page-cell").is_hidden()
+    page.get_by_role("link", name="softmax/float16/softmax_triton").click()
+    settled(page)
+    assert page.locator("#page-cell-title").inner_text() == "softmax/float16/softmax_triton"
+    assert page.locator("#page-cell svg").count() == 3
 
 
 def test_a_link_to_nothing_says_so(visit: Open) -> None:
     """Whatever it holds, as text."""
     page = visit("real", "#%3Cimg%20src=x%3E/float16")
-    assert page.locator("#cell-title").inner_text() == "<img src=x>/float16"
-    assert "no cell of this name" in page.locator("#cell-body").inner_text()
+    assert page.locator("#page-cell-title").inner_text() == "<img src=x>/float16"
+    assert "no cell of this name" in page.locator("#page-cell-body").inner_text()
     page = visit("real", "#__proto__/constructor%")
-    assert page.locator("#cell").is_hidden()
+    assert page.locator("#page-cell").is_hidden()
 
 
 # --- the table ------------------------------------------------------------------------------
@@ -224,7 +319,7 @@ def test_columns_sort_by_value(visit: Open, key: str, field: str) -> None:
     """By number, not by its text; a second press turns round; what has no value stays last."""
     page = visit("real")
     cells = {f"{c.op}/{c.dtype}": c for c in real().proposal.cells}
-    head = page.locator(f"#table th[data-key={key}]")
+    head = page.locator(f"#page-table th[data-key={key}]")
     for order, downwards in (("descending", True), ("ascending", False)):
         head.get_by_role("button").click()
         assert head.get_attribute("aria-sort") == order
@@ -233,7 +328,7 @@ def test_columns_sort_by_value(visit: Open, key: str, field: str) -> None:
         assert known == sorted(known, reverse=downwards)
         assert values[: len(known)] == known
         assert len(known) < len(values) == 42
-    page.locator("#table th[data-key=link]").get_by_role("button").click()
+    page.locator("#page-table th[data-key=link]").get_by_role("button").click()
     assert head.get_attribute("aria-sort") == "none"
     assert column(page, 1) == sorted(cells)
 
@@ -241,27 +336,27 @@ def test_columns_sort_by_value(visit: Open, key: str, field: str) -> None:
 def test_cells_are_found(visit: Open) -> None:
     """By words of name and shape, by state, by dtype; the count says how many."""
     page = visit("real")
-    page.locator("#search").fill("SOFT float16")
+    page.locator("#page-search").fill("SOFT float16")
     assert sorted(column(page, 1)) == ["softmax/bfloat16", "softmax/float16"]
-    assert page.locator("#count").inner_text() == "2 of 42 cells"
-    page.locator("#search").fill("")
-    page.locator("#dtype").select_option("bfloat16")
+    assert page.locator("#page-count").inner_text() == "2 of 42 cells"
+    page.locator("#page-search").fill("")
+    page.locator("#page-dtype").select_option("bfloat16")
     assert len(column(page, 1)) == 14
     assert all(link.endswith("/bfloat16") for link in column(page, 1))
-    page.locator("#state").select_option("new")
+    page.locator("#page-state").select_option("new")
     assert len(column(page, 1)) == 14
-    page.locator("#search").fill("nothing like that")
+    page.locator("#page-search").fill("nothing like that")
     assert column(page, 1) == []
-    assert page.locator("#count").inner_text() == "0 of 42 cells"
+    assert page.locator("#page-count").inner_text() == "0 of 42 cells"
 
 
 def test_many_cells_come_in_parts(visit: Open) -> None:
     """The first 200 at once, all of 600 on demand; one without charts says so."""
     page = visit("many")
-    assert page.locator("#table tbody tr").count() == 200
+    assert page.locator("#page-table tbody tr").count() == 200
     page.get_by_role("button", name="Show all 600").click()
-    assert page.locator("#table tbody tr").count() == 600
-    assert page.locator("#more").is_hidden()
+    assert page.locator("#page-table tbody tr").count() == 600
+    assert page.locator("#page-more").is_hidden()
     last = column(page, 1)[-1]
     page.evaluate("link => { location.hash = link; }", f"#{last}")
     page.get_by_text("did not fit into the page").wait_for()
@@ -273,9 +368,8 @@ def test_everything_by_keyboard(visit: Open) -> None:
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the table of cells"
     page.keyboard.press("Enter")
-    for _ in range(4):
+    for _ in range(6):  # four filters and the table
         page.keyboard.press("Tab")
-    page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "cell"
     page.keyboard.press("Enter")
     assert column(page, 1)[0] == "attention/bfloat16"
@@ -285,9 +379,92 @@ def test_everything_by_keyboard(visit: Open) -> None:
     page.keyboard.press("Enter")
     page.wait_for_url("**#attention/bfloat16")
     settled(page)
-    assert page.evaluate("document.activeElement.id") == "cell-title"
+    assert page.evaluate("document.activeElement.id") == "page-cell-title"
     page.keyboard.press("Escape")
-    assert page.locator("#cell").is_hidden()
+    assert page.locator("#page-cell").is_hidden()
+
+
+# --- charts -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_every_red_run_is_inside_the_frame(visit: Open, width: int) -> None:
+    """No point above the axis, the chart no higher than of good runs, no two words in one place."""
+    page = visit("red", width=width)
+    found = page.evaluate(
+        """() => {
+            const chart = document.querySelector("#chart-over_time svg");
+            const box = (e) => e.getBoundingClientRect();
+            const boxes = (s) => [...chart.querySelectorAll(s)].map(box)
+                .map((r) => [r.left, r.top, r.right, r.bottom]);
+            const frame = box(chart.querySelector(".background"));
+            return {
+                height: box(chart).height,
+                frame: [frame.left, frame.top, frame.right, frame.bottom],
+                points: boxes(".mark-symbol.role-mark path"),
+                words: boxes(".mark-text.role-mark text"),
+            };
+        }"""
+    )
+    assert found["height"] < 330
+    assert len(found["points"]) == 18
+    left, top, right, bottom = found["frame"]
+    for x0, y0, x1, y1 in [*found["points"], *found["words"]]:
+        assert left <= x0 <= x1 <= right
+        assert top <= y0 <= y1 <= bottom
+    words = found["words"]
+    assert len(words) >= 3
+    for n, one in enumerate(words):
+        for other in words[:n]:
+            apart = one[0] >= other[2] or other[0] >= one[2]
+            assert apart or one[1] >= other[3] or other[1] >= one[3]
+
+
+def test_a_kernel_is_known_by_shape_and_by_name(visit: Open) -> None:
+    """One legend of shape and colour; a strip with its name for each histogram."""
+    page = visit("real", "#softmax/float16")
+    kernels = ["softmax", "softmax_triton", "softmax_llm_buggy (buggy)",
+               "softmax_triton_buggy (buggy)"]  # fmt: skip
+    labels = page.locator("#cell-spreads .role-legend-label text").all_text_contents()
+    assert sorted(labels) == sorted(kernels)
+    marks = page.locator("#cell-spreads .role-legend-symbol path")
+    assert len({mark.get_attribute("d") for mark in marks.all()}) == 4
+    strips = page.locator("#cell-shares svg text").all_text_contents()
+    assert [text for text in strips if text.startswith("softmax")] == kernels
+    words = page.locator("#cell-spreads .mark-text.role-mark text").all_text_contents()
+    assert "proposed, for the median element" in words
+
+
+# --- print ------------------------------------------------------------------------------------
+
+
+def test_print_is_light_and_fits(visit: Open) -> None:
+    """Whatever the theme: dark words on white, tables and charts no wider than the sheet."""
+    page = visit("real", "#softmax/float16", width=762)
+    page.locator("#page-theme").select_option("dark")
+    page.emulate_media(media="print")
+    assert page.evaluate("getComputedStyle(document.body).color") == back_and_ink("light")[1]
+    assert ink(page, "#chart-heat") == back_and_ink("light")[1]
+    wide = page.evaluate(
+        "[...document.querySelectorAll('.scroll')].filter(s => s.scrollWidth > 763).length"
+    )
+    assert wide == 0
+    assert page.evaluate("document.documentElement.scrollWidth") == 762
+
+
+def test_print_says_which_rows_are_missing(visit: Open) -> None:
+    """On paper nothing can be pressed."""
+    page = visit("many")
+    page.emulate_media(media="print")
+    assert page.locator("#page-cut").inner_text() == (
+        'These are the first 200 of 600: "Show all" before printing adds the rest.'
+    )
+    assert page.locator("#page-count").inner_text() == "600 of 600 cells"
+    page.emulate_media(media="screen")
+    assert page.locator("#page-cut").is_hidden()
+    page.get_by_role("button", name="Show all 600").click()
+    page.emulate_media(media="print")
+    assert page.locator("#page-cut").inner_text() == ""
 
 
 # --- theme ----------------------------------------------------------------------------------
@@ -300,17 +477,16 @@ def test_the_theme_can_be_chosen_and_stays(visit: Open) -> None:
     def colours() -> tuple[str, str]:
         settled(page)
         page.wait_for_function("document.documentElement.dataset.drawing === '0'")
-        label = page.locator("#chart-heat svg .role-axis-label text").first
         back = page.evaluate("getComputedStyle(document.body).backgroundColor")
-        return back, label.get_attribute("fill")
+        return back, ink(page, "#chart-heat")
 
-    light, dark = ("rgb(255, 255, 255)", "#1b1f24"), ("rgb(13, 17, 23)", "#e6edf3")
+    light, dark = back_and_ink("light"), back_and_ink("dark")
     assert colours() == light
-    page.locator("#theme").select_option("dark")
+    page.locator("#page-theme").select_option("dark")
     assert colours() == dark
     page.reload()
     assert colours() == dark
-    page.locator("#theme").select_option("auto")
+    page.locator("#page-theme").select_option("auto")
     assert colours() == light
     page.emulate_media(color_scheme="dark")
     assert colours() == dark
@@ -322,15 +498,15 @@ def test_the_theme_can_be_chosen_and_stays(visit: Open) -> None:
 def test_foreign_names_are_words(visit: Open) -> None:
     """Page, table, cell and charts show them, and nothing of them runs."""
     page = visit("hostile")
-    link = page.locator("#table tbody a").first
+    link = page.locator("#page-table tbody a").first
     name = link.inner_text()
     link.click()
     settled(page)
-    assert page.locator("#cell-title").inner_text() == name
+    assert page.locator("#page-cell-title").inner_text() == name
     assert page.title().endswith(" - tolcal report")
     assert page.locator("img").count() == 0
     assert page.locator("script").count() == 3
-    assert page.locator("#cell svg").count() == 3
+    assert page.locator("#page-cell svg").count() == 3
     assert page.locator("a:not([href^='#'])").count() == 0
     page.locator("#cell-shapes svg .mark-rect path").first.hover(force=True)
     page.locator("#vg-tooltip-element.visible").wait_for()

@@ -350,7 +350,7 @@ def test_json_carries_the_figures_that_scripts_read() -> None:
     assert content["verdict"]["findings"][0]["kind"] == "regression"
 
 
-NUMBERS = st.none() | st.floats(allow_nan=False, allow_infinity=False)
+NUMBERS = st.none() | st.floats(0, allow_nan=False, allow_infinity=False)
 
 
 @settings(deadline=None, max_examples=40)
@@ -793,9 +793,23 @@ def test_upper_bound(bad: int, runs: int, bound: float) -> None:
         assert text.upper_bound(0, runs) == pytest.approx(1 - 0.05 ** (1 / runs), rel=1e-12)
 
 
-def test_upper_bound_of_many_runs() -> None:
-    """A year of runs, half of them red (the paper's rule): still a number."""
-    assert 0.5 < text.upper_bound(600, 1200) < 0.53
+@pytest.mark.parametrize(
+    ("bad", "runs", "bound"),
+    [
+        (600, 1200, 0.52413902), (1, 10**6, 4.74386e-6), (5 * 10**6, 10**7, 0.500260124),
+        (10**8 - 1, 10**8, 1 - 5.13e-10), (10**5, 10**8, 1.00521501e-3),
+    ],
+)  # fmt: skip
+def test_upper_bound_of_many_runs(bad: int, runs: int, bound: float) -> None:
+    """Of SciPy's ``beta.ppf(0.95, bad + 1, runs - bad)``, at once."""
+    assert text.upper_bound(bad, runs) == pytest.approx(bound, abs=2e-9)
+
+
+@pytest.mark.parametrize("runs", [10**9, 2**53])
+def test_a_claimed_count_of_runs_costs_no_time(runs: int) -> None:
+    """P.json may say any number: what is printed is never below what was seen."""
+    assert 0.5 <= text.upper_bound(runs // 2, runs) < 0.50004
+    assert text.held_out_claim(runs // 2, runs).endswith("50.1 % of runs, 95 % confidence)")
 
 
 @given(st.integers(0, 150), st.integers(1, 150))
@@ -890,3 +904,37 @@ def test_an_escape_that_does_not_block_is_not_in_the_lead() -> None:
     """Known and never caught: listed below, no alarm above."""
     headline = text.headline(make_proposal(), make_verdict(make_finding("escaped")))
     assert headline.startswith("no regressions")
+
+
+# --- what a P.json may not say --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "said"),
+    [
+        (("cells", 0, "tightening"), -1.0, "Expected `float` >= 0"),
+        (("cells", 0, "allowed_now"), -1e-3, "Expected `float` >= 0"),
+        (("cells", 0, "recall"), 1.01, "Expected `float` <= 1.0"),
+        (("cells", 0, "rows"), -1, "Expected `int` >= 0"),
+        (("held_out", "runs"), -18, "Expected `int` >= 0"),
+        (("held_out", "runs"), 10**400, "Expected `int` <= 9007199254740992"),
+        (("held_out", "runs_with_false_alarms"), 19, "19 of 18 runs with false alarms"),
+        (("held_out", "false_alarms"), 34561, "34561 of 34560 rows"),
+        (("buggy", 0, "proposed", "flagged"), 97, "97 of 96 rows flagged"),
+        (("buggy", 0, "proposed", "detectable_flagged"), 65, "65 of 64 detectable ones"),
+        (("runs", 0, "held_out_share"), -0.5, "Expected `float` >= 0"),
+    ],
+)  # fmt: skip
+def test_a_number_that_can_not_be_is_refused(
+    tmp_path: Path, where: tuple[str | int, ...], value: float, said: str
+) -> None:
+    """One line that names it, from the reader: no renderer has to expect it."""
+    content = json.loads(FORMATS["json"](busy()))
+    here = content
+    for key in where[:-1]:
+        here = here[key]
+    here[where[-1]] = value
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps(content), "utf-8")
+    with pytest.raises(TolcalError, match=re.escape(said)):
+        document.read(path)

@@ -306,7 +306,7 @@ class Record(msgspec.Struct, frozen=True):
 # --- tolerances -----------------------------------------------------------------------------
 
 
-Count = Annotated[int, msgspec.Meta(ge=0)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]  # exactly a float
 Margin = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Roundoff = Annotated[float, msgspec.Meta(gt=0, lt=1)]
@@ -404,21 +404,43 @@ Tolerances = Mapping[Cell, Tolerance]
 
 
 class HeldOutRows(msgspec.Struct, frozen=True):
-    """Leave-one-run-out: control rows of each run judged by a fit on the other runs."""
+    """Leave-one-run-out: control rows of each run judged by a fit on the other runs.
 
-    rows: int
-    false_alarms: int
-    runs: int
-    runs_with_false_alarms: int
+    ValueError for a part that is more than its whole.
+    """
+
+    rows: Count
+    false_alarms: Count
+    runs: Count
+    runs_with_false_alarms: Count
+
+    def __post_init__(self) -> None:
+        if self.false_alarms > self.rows or self.runs_with_false_alarms > self.runs:
+            raise ValueError(
+                f"{self.false_alarms} of {self.rows} rows and {self.runs_with_false_alarms} of "
+                f"{self.runs} runs with false alarms: a part can't be more than the whole"
+            )
 
 
 class Recall(msgspec.Struct, frozen=True):
-    """Rows of a buggy kernel: all, flagged, and those whose output differs from its control's."""
+    """Rows of a buggy kernel: all, flagged, and those whose output differs from its control's.
 
-    rows: int
-    flagged: int
-    detectable: int
-    detectable_flagged: int
+    ValueError for a part that is more than its whole.
+    """
+
+    rows: Count
+    flagged: Count
+    detectable: Count
+    detectable_flagged: Count
+
+    def __post_init__(self) -> None:
+        if max(self.flagged, self.detectable) > self.rows or self.detectable_flagged > min(
+            self.flagged, self.detectable
+        ):
+            raise ValueError(
+                f"{self.flagged} of {self.rows} rows flagged, {self.detectable_flagged} of "
+                f"{self.detectable} detectable ones: a part can't be more than the whole"
+            )
 
     @property
     def recall(self) -> float | None:
@@ -455,17 +477,17 @@ SHARE_MAX = 1e9
 class RunSpread(msgspec.Struct, frozen=True):
     """The largest residuals of a kernel's records of one run: least, quartiles, most."""
 
-    run: int  # index into Proposal.runs
-    rows: int
-    quantiles: tuple[float, float, float, float, float]
+    run: Count  # index into Proposal.runs
+    rows: Count
+    quantiles: tuple[Scale, Scale, Scale, Scale, Scale]
 
 
 class ShapeShare(msgspec.Struct, frozen=True):
     """The record of one shape that used most of the tolerance."""
 
     dims: str
-    rows: int
-    share: float
+    rows: Count
+    share: Scale
     case: str  # its case id
 
 
@@ -476,7 +498,7 @@ class KernelPlot(msgspec.Struct, frozen=True):
     role: Role
     spreads: tuple[RunSpread, ...]
     #: records by share: up to the first of SHARE_EDGES, between each two, beyond the last
-    shares: tuple[int, ...]
+    shares: tuple[Count, ...]
     shapes: tuple[ShapeShare, ...]  # the largest share first
 
 
@@ -484,28 +506,28 @@ class CellPlots(msgspec.Struct, frozen=True):
     """A cell's kernels, and each tolerance as the residual it allows at the median element."""
 
     kernels: tuple[KernelPlot, ...]
-    legacy: float | None
-    paper: float | None
-    approved: float | None
-    proposed: float | None
+    legacy: Scale | None
+    paper: Scale | None
+    approved: Scale | None
+    proposed: Scale | None
     judged_by: Literal["proposed", "approved", "none"]  # which tolerance the shares are of
 
 
 class CurvePoint(msgspec.Struct, frozen=True):
     """Every tolerance times ``factor``: held-out runs red, detectable buggy rows flagged."""
 
-    factor: float
-    red: int
-    flagged: int
-    paper_red: int
-    paper_flagged: int
+    factor: Scale
+    red: Count
+    flagged: Count
+    paper_red: Count
+    paper_flagged: Count
 
 
 class Curve(msgspec.Struct, frozen=True):
     """Recall against false alarms, of the cells with a tolerance and a published atol above 0."""
 
-    runs: int
-    detectable: int
+    runs: Count
+    detectable: Count
     points: tuple[CurvePoint, ...]
 
 
@@ -519,21 +541,21 @@ class CellProposal(msgspec.Struct, frozen=True):
     dtype: str
     kernel: str | None  # set when calibrated by kernel
     state: CellState
-    rows: int
-    runs: int
+    rows: Count
+    runs: Count
     devices: tuple[str, ...]
-    needs_rows: int  # more rows that an uncalibrated cell needs
+    needs_rows: Count  # more rows that an uncalibrated cell needs
     tolerance: Tolerance | None
-    proposed_tol: float | None  # of rule `paper`: the atol that the published formula gives
+    proposed_tol: Scale | None  # of rule `paper`: the atol that the published formula gives
     #: |out - ref| allowed at the median element, half an output gap included
-    allowed_now: float | None
+    allowed_now: Scale | None
     allowed_source: Literal["approved", "legacy", "none"]
-    allowed_proposed: float | None
-    allowed_paper: float | None
-    paper_atol: float | None  # the published rule's atol, on |out - rounded ref|
-    tightening: float | None  # allowed_now / allowed_proposed
-    recall: float | None
-    detectable_recall: float | None
+    allowed_proposed: Scale | None
+    allowed_paper: Scale | None
+    paper_atol: Scale | None  # the published rule's atol, on |out - rounded ref|
+    tightening: Scale | None  # allowed_now / allowed_proposed
+    recall: Share | None
+    detectable_recall: Share | None
     held_out: HeldOutRows
     note: str = ""
     base: str | None = None  # value digest of the approved tolerance that it was compared with
@@ -558,11 +580,11 @@ class RunSummary(msgspec.Struct, frozen=True):
     device_uuid: str
     environment: str
     origin: Origin
-    rows: int
-    control_rows: int
-    held_out_false_alarms: int
+    rows: Count
+    control_rows: Count
+    held_out_false_alarms: Count
     #: the largest share that a control row used of a tolerance fitted without this run
-    held_out_share: float | None = None
+    held_out_share: Scale | None = None
     described: str = ""  # the environment in words
 
 
@@ -574,8 +596,8 @@ class Proposal(msgspec.Struct, frozen=True):
     margin: float
     history: str
     digest: str
-    recall: float | None
-    detectable_recall: float | None
+    recall: Share | None
+    detectable_recall: Share | None
     held_out: HeldOutRows
     cells: tuple[CellProposal, ...]
     buggy: tuple[BuggyRecall, ...]

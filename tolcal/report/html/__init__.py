@@ -17,25 +17,40 @@ import jinja2
 import msgspec
 
 from tolcal import __version__
-from tolcal.model import CellProposal, one_line
-from tolcal.report import text
+from tolcal.model import CellProposal, Proposal, one_line, plural
+from tolcal.report import findings, text
 from tolcal.report.document import Document, OnPull
-from tolcal.report.html import charts, data
+from tolcal.report.html import cell, charts, data, overview
 
 #: What a page may weigh; 0.9 MB of it are Vega.
 MAX_BYTES = 3_000_000
-#: Findings that the page lists; the comment and the machine formats have all.
+#: Findings and notes that the page lists; the proposal's JSON has all.
 MAX_FINDINGS = 300
+MAX_NOTES = 100
 
 
 def render(document: Document) -> str:
     """The page, at most MAX_BYTES bytes.
 
-    Charts of single cells are left out where they no longer fit, the least important first, and
-    the page says of how many.
+    Charts of single cells are left out where they no longer fit, the least important first; then
+    rows of the tables. The page says of how many.
     """
-    vega = _vega()
-    page = _raw("page.js")
+    whole = overview.whole(document.proposal)
+    ordered = data.important(document.proposal.cells)
+    most = max(len(ordered), overview.MAX_ROWS)
+    while True:
+        page = _page(document, whole, ordered, most)
+        if len(page.encode()) <= MAX_BYTES or most == 1:
+            return page
+        most //= 2
+
+
+def _page(
+    document: Document, whole: dict[str, data.Table], ordered: list[CellProposal], most: int
+) -> str:
+    """With at most so many rows in any table; cells' charts as far as there is room."""
+    content = _content(whole, ordered[:most], most)
+    values = _values(document, most) | {"vega": _vega(), "script": _raw("page.js")}
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("tolcal.report.html", ""),
         undefined=jinja2.StrictUndefined,
@@ -43,51 +58,81 @@ def render(document: Document) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for filter_name in ("number", "percent", "plural"):
+    for filter_name in ("percent", "plural"):
         environment.filters[filter_name] = getattr(text, filter_name)
-    found = data.findings(document.verdict)
-    proposal = document.proposal
-    whole = data.whole(document)
     template = environment.get_template("page.html")
 
-    def shell(content: bytes, without: int) -> str:
+    def shell(without: int) -> str:
         return template.render(
-            policy=_policy(vega, page),
-            css=_raw("page.css"),
-            vega=vega,
-            page=page,
-            data=content.decode(),
-            version=__version__,
-            headline=text.headline(proposal, document.verdict, document.pull),
-            blocks=document.blocks,
-            environment=data.name(document.verdict.environment) if document.verdict else "",
-            commit=text.ident(document.verdict.commit) if document.verdict else "",
-            p=proposal,
-            claim=text.held_out_claim(
-                proposal.held_out.runs_with_false_alarms, proposal.held_out.runs
-            ),
-            locked=one_line(text.locked_claim(proposal.locked), 2000) if proposal.locked else "",
-            notes=[one_line(note, 400) for note in (*proposal.notes, *_remarks(document.pull))],
-            findings=found[:MAX_FINDINGS],
-            more=len(found) - len(found[:MAX_FINDINGS]),
-            cells=len(proposal.cells),
-            without=without,
-            charts={key: bool(table.rows) for key, table in whole.items()},
-            drawn=min(len(proposal.cells), data.MAX_CELLS),
-            devices=sorted({data.name(run.device) for run in proposal.runs}),
-        )
+            **values, policy=_policy(values["vega"], values["script"]), css=_raw("page.css"),
+            data=_json(content).decode(), charts=content["charts"], without=without,
+            hidden=len(ordered) - len(ordered[:most]),
+        )  # fmt: skip
 
-    ordered = data.important(proposal.cells)
-    content = _content(whole, ordered)
-    room = MAX_BYTES - len(shell(_json(content), len(ordered)).encode())
-    for cell in ordered:
-        detail = _detail(cell, document)
-        key = data.title(cell)
+    room = MAX_BYTES - len(shell(len(ordered)).encode())
+    for one in ordered:
+        detail = _detail(one, document)
+        key = data.title(one)
         room -= len(_json({key: detail}))
         if room < 0:
             break
         content["details"][key] = detail
-    return shell(_json(content), len(ordered) - len(content["details"]))
+    return shell(len(ordered) - len(content["details"]))
+
+
+def _values(document: Document, most: int) -> dict[str, Any]:
+    """What the template says, apart from the data of its scripts."""
+    proposal, verdict, pull = document.proposal, document.verdict, document.pull
+    held = proposal.held_out
+    found = data.findings(verdict)
+    notes = (*_remarks(pull), *proposal.notes)
+    listed, noted = found[: min(most, MAX_FINDINGS)], notes[: min(most, MAX_NOTES)]
+    red = held.runs_with_false_alarms
+    amiss = (
+        red
+        or text.not_judged(verdict)
+        or any(
+            f.kind in findings.KINDS and (f.kind != "escaped" or f.changed)
+            for f in (verdict.findings if verdict else ())
+        )
+    )
+    return {
+        "version": __version__,
+        "sign": "✗" if document.blocks else "!" if amiss else "✓",
+        "headline": text.headline(proposal, verdict, pull),
+        "judged": verdict is not None or pull is not None,
+        "blocks": document.blocks,
+        "unsaid": not any(f["blocks"] for f in found) and not (pull and pull.blocks),
+        "environment": data.name(verdict.environment) if verdict else "",
+        "commit": text.ident(verdict.commit) if verdict else "",
+        "p": proposal,
+        "rule": one_line(proposal.rule, 40),
+        "digest": text.ident(proposal.digest),
+        "history": one_line(proposal.history, 100),
+        "claim": text.held_out_claim(red, held.runs),
+        "red": red,
+        "locked": one_line(text.locked_claim(proposal.locked), 2000) if proposal.locked else "",
+        "approve": _to_approve(proposal),
+        "comparison": not text.approvable(proposal),
+        "notes": [one_line(note, 400) for note in noted],
+        "more_notes": len(notes) - len(noted),
+        "findings": listed,
+        "more": len(found) - len(listed),
+        "drawn": min(len(proposal.cells), overview.MAX_CELLS),
+        "runs_left": max(0, sum(run.held_out_share is not None for run in proposal.runs)
+                         - overview.MAX_RUNS),
+        "devices": [data.name(d) for d in sorted({run.device for run in proposal.runs})[:10]],
+    }  # fmt: skip
+
+
+def _to_approve(proposal: Proposal) -> str:
+    """What a maintainer may let in: ``2 tighter tolerances, 1 new tolerance``."""
+    states = [c.state for c in text.to_approve(proposal)] if text.approvable(proposal) else []
+    return ", ".join(
+        plural(states.count(state), f"{words} tolerance")
+        for state, words in (("tighten", "tighter"), ("new", "new"))
+        if state in states
+    )
 
 
 def _remarks(pull: OnPull | None) -> list[str]:
@@ -111,7 +156,7 @@ def pictures(document: Document) -> dict[str, bytes]:
     import vl_convert
 
     made = {}
-    for name, table in data.whole(document).items():
+    for name, table in overview.whole(document.proposal).items():
         if not table.rows:
             continue
         spec = charts.WHOLE[name]()
@@ -124,31 +169,35 @@ def pictures(document: Document) -> dict[str, bytes]:
     return made
 
 
-_PICTURE = {"range": {"category": ["#0072b2", "#c04a00", "#00795a", "#8a3a7a", "#6b5b00"]}}
+_PICTURE = {
+    "range": {"category": ["#0072b2", "#c04a00", "#00795a", "#8a3a7a", "#6b5b00"]},
+    "legend": {"columns": 3},
+}
 
 
-def _content(whole: dict[str, data.Table], ordered: list[CellProposal]) -> dict[str, Any]:
+def _content(whole: dict[str, data.Table], listed: list[CellProposal], most: int) -> dict[str, Any]:
     return {
         "charts": {
-            name: {"spec": make(), "table": whole[name]}
+            name: {"spec": make(), "table": whole[name].first(most)}
             for name, make in charts.WHOLE.items()
             if whole[name].rows
         },
         "specs": {name: make() for name, make in charts.CELL.items()},
-        "cells": data.cells(ordered),
+        "cells": data.cells(listed),
         "details": {},
     }
 
 
-def _detail(cell: CellProposal, document: Document) -> dict[str, Any]:
-    detail: dict[str, Any] = {"facts": data.cell_facts(cell), "kernels": [], "charts": {}}
-    if cell.plots is not None:
+def _detail(one: CellProposal, document: Document) -> dict[str, Any]:
+    detail: dict[str, Any] = {"facts": cell.facts(one), "kernels": [], "charts": {}}
+    if one.plots is not None:
         tables = {
-            "spreads": data.spreads(cell.plots, document.proposal),
-            "shares": data.shares(cell.plots),
-            "shapes": data.shapes(cell.plots),
+            "spreads": cell.spreads(one.plots, document.proposal),
+            "shares": cell.shares(one.plots),
+            "shapes": cell.shapes(one.plots),
         }
-        detail["kernels"] = data.kernels(cell.plots)
+        detail["kernels"] = cell.kernels(one.plots)
+        detail["left"] = len(one.plots.kernels) - len(cell.drawn(one.plots))
         detail["charts"] = {name: table for name, table in tables.items() if table.rows}
     return detail
 

@@ -1,13 +1,13 @@
 """The charts as Vega-Lite specifications, by Altair; their rows come in as the dataset ``rows``.
 
 What is drawn is never part of a specification: the same one serves any data, and no foreign text
-reaches an expression. No sign is by colour alone: shape, dash or a number says the same.
+reaches an expression. No sign is by colour alone: shape, dash, place or a number says the same.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import altair as alt
 
@@ -22,25 +22,33 @@ STEPS = (
     (10.0, "up to 10: fails", "#fdc48f"),
     (math.inf, "beyond 10: fails", "#ff9c4f"),
 )
-_LINES = ["hand-picked", "published rule", "approved", "proposed", "approved and proposed"]
+#: One a kernel or device; kernels beyond these are left to the table.
+SHAPES = (
+    "circle", "square", "triangle-up", "diamond", "cross", "triangle-down",
+    "M-1,-1L1,1M-1,1L1,-1", "triangle-left", "M0,-1V1M-1,0H1", "triangle-right",
+    "M-1,-1H1L-1,1H1Z", "M-1,-1V1L1,-1V1Z",
+)  # fmt: skip
+_LINES = ["hand-picked", "published rule", "approved", "proposed"]
 _LOG = alt.Scale(type="log", nice=False)
+_SHAPED = alt.Scale(range=list(SHAPES))
 _POWERS = alt.Axis(format="~e", tickCount=8, labelOverlap="greedy")
 _TOP = alt.Legend(title=None, orient="top", labelLimit=300)
 Spec = dict[str, Any]
+Side = Literal["left", "right"]
 
 
 def _spec(
     chart: alt.Chart | alt.LayerChart | alt.FacetChart,
-    by: str | None = None,
-    least: int | None = None,
+    **fit: str | int,
 ) -> Spec:
+    """Fit: how the page fits it to the width.
+
+    ``by``: a column, one step of height for each of its values; ``least``: pixels of width a row;
+    ``aside``: pixels of a strip that are not its frame.
+    """
     spec: Spec = chart.to_dict(validate=True)
     spec.pop("config", None)  # the page's theme is the configuration
-    if by is not None:  # the page computes such heights itself, to fit the width
-        spec["usermeta"] = {"by": by}
-    if least is not None:
-        spec["usermeta"] = {"least": least}
-    return spec
+    return spec | ({"usermeta": fit} if fit else {})
 
 
 def _rows() -> alt.NamedData:
@@ -64,24 +72,34 @@ def step(share: float) -> str:
 
 
 def tightening() -> Spec:
-    """Columns cell, rank, what, value: one line a cell, from what holds now to the proposal."""
+    """One line a cell, from what holds now to the proposal.
+
+    Columns cell, rank, what, value, said, and zero (said is 0, which has no place on the axis).
+    """
     y = alt.Y("cell:N", sort=alt.EncodingSortField("rank", op="min"), title=None)
-    x = alt.X("value:Q", scale=_LOG, title="allowed of |out - ref|",
+    scale = alt.Scale(type="log", nice=False, padding=18)
+    x = alt.X("value:Q", scale=scale, title="allowed of |out - ref|",
               axis=_POWERS)  # fmt: skip
     order = ["now", "published rule", "proposed"]
     base = alt.Chart(_rows()).encode(y=y)
     span = base.mark_rule(opacity=0.5).encode(
-        x=alt.X("min(value):Q", scale=_LOG), x2="max(value):Q"
+        x=alt.X("min(value):Q", scale=scale), x2="max(value):Q"
     )
-    points = base.mark_point(filled=True, size=55, opacity=1).encode(
+    # Ring, stroke and triangle, so that none hides the others where they coincide.
+    points = base.mark_point(opacity=1, strokeWidth=1.7).encode(
         x=x,
         color=alt.Color("what:N", scale=alt.Scale(domain=order), legend=_TOP),
         shape=alt.Shape("what:N", legend=_TOP, scale=alt.Scale(
-            domain=order, range=["circle", "cross", "triangle-left"])),
-        tooltip=["cell:N", "what:N", alt.Tooltip("value:Q", format=".1e")],
+            domain=order, range=["circle", "M0,-1V1", "triangle-left"])),
+        size=alt.Size("what:N", sort=order, legend=_TOP, scale=alt.Scale(
+            domain=order, range=[110, 150, 30])),
+        tooltip=["cell:N", "what:N", "said:N"],
+    )  # fmt: skip
+    nothing = base.transform_filter("datum.zero").mark_text(align="right", dx=-9).encode(
+        x=x, text=alt.value("0")
     )  # fmt: skip
     return _spec(
-        alt.layer(span, points).properties(
+        alt.layer(span, points, nothing).properties(
             width=640, height=alt.Step(15),
             description="What each tolerance allows at the median element, now and as proposed",
         ),
@@ -117,28 +135,41 @@ def recall() -> Spec:
 
 
 def over_time() -> Spec:
-    """Columns number, started, share, device, environment, changed: one point a run."""
+    """One point a run, within the axis.
+
+    Columns number, started, share (as drawn), said, device, environment, changed; edge (the
+    number of a share beyond the axis) and word (the side of the words of a change), or null.
+    """
     base = alt.Chart(_rows()).encode(
-        x=alt.X("number:Q", scale=alt.Scale(nice=False, zero=False, padding=12),
+        x=alt.X("number:Q", scale=alt.Scale(nice=False, zero=False, padding=40),
                 title="run, the oldest first",
                 axis=alt.Axis(tickMinStep=1, format="d", grid=False)),
     )  # fmt: skip
-    points = base.mark_point(filled=True, size=70).encode(
-        y=alt.Y("share:Q", scale=alt.Scale(type="log", domainMax=2, nice=False),
-                axis=alt.Axis(format="~g"),
-                title="largest share of a tolerance"),
+    y = alt.Y("share:Q", scale=alt.Scale(type="log", nice=False, padding=24),
+              axis=alt.Axis(format="~g", tickCount=5, labelOverlap="greedy"),
+              title="largest share of a tolerance")  # fmt: skip
+    points = base.mark_point(filled=True, size=70, opacity=1).encode(
+        y=y,
         color=alt.Color("device:N", legend=_TOP),
-        shape=alt.Shape("device:N", legend=_TOP),
-        tooltip=["started:N", "device:N", "environment:N", alt.Tooltip("share:Q", format=".2f")],
+        shape=alt.Shape("device:N", legend=_TOP, scale=_SHAPED),
+        tooltip=["started:N", "device:N", "environment:N", alt.Tooltip("said:N", title="share")],
     )  # fmt: skip
+    edges = base.transform_filter("isValid(datum.edge)").encode(y=y, text="edge:N")
+    above = edges.transform_filter("datum.share > 1").mark_text(baseline="bottom", dy=-8)
+    below = edges.transform_filter("datum.share < 1").mark_text(baseline="top", dy=8)
     limit = _one().mark_rule(strokeDash=[6, 3]).encode(y="one:Q")
-    seen = base.encode(opacity=alt.condition("datum.changed", alt.value(1), alt.value(0)))
-    marks = seen.mark_rule(strokeDash=[2, 3], strokeWidth=2)
-    words = seen.mark_text(align="left", baseline="top", dx=4).encode(
-        y=alt.value(2), text=alt.value("new environment")
+    marks = base.transform_filter("datum.changed").mark_rule(
+        strokeDash=[2, 3], strokeWidth=2, aria=False
     )
+    sides: dict[Side, tuple[Side, int]] = {"right": ("left", 4), "left": ("right", -4)}
+    words = [
+        base.transform_filter(f"datum.word == '{side}'")
+        .mark_text(align=align, baseline="bottom", dx=dx, dy=-3)
+        .encode(y=alt.value("height"), text=alt.value("new environment"))
+        for side, (align, dx) in sides.items()
+    ]
     return _spec(
-        alt.layer(limit, marks, words, points).properties(
+        alt.layer(limit, marks, *words, points, above, below).properties(
             width=640, height=240,
             description="The largest share that each run used of tolerances fitted without it; "
             "vertical lines mark a changed environment",
@@ -179,7 +210,7 @@ def devices() -> Spec:
                     title="median of the records' largest residuals"),
             y=alt.Y("cell:N", title=None),
             color=alt.Color("device:N", legend=_TOP),
-            shape=alt.Shape("device:N", legend=_TOP),
+            shape=alt.Shape("device:N", legend=_TOP, scale=_SHAPED),
             tooltip=["cell:N", "device:N", alt.Tooltip("median:Q", format=".2e")],
         )
         .properties(
@@ -193,8 +224,8 @@ def devices() -> Spec:
 def spreads() -> Spec:
     """Residuals of one cell by run.
 
-    Columns kernel, role, number, device, low, q1, middle, q3, high of its rows; rows of ``line``
-    and ``value`` are the tolerances.
+    Columns kernel, number, device, low, q1, middle, q3, high of its rows; rows of ``line`` and
+    ``value`` are the tolerances, and ``words`` stand at the ``side`` of some of them.
     """
     boxes = (
         alt.Chart(_rows())
@@ -203,35 +234,35 @@ def spreads() -> Spec:
             x=alt.X("number:O", title="run, the oldest first",
                     axis=alt.Axis(labelAngle=0, labelOverlap=True)),
             xOffset="kernel:N",
-            color=alt.Color("kernel:N", legend=_TOP),
+            color=alt.Color("kernel:N", legend=None),
         )
     )  # fmt: skip
     y = alt.Y("low:Q", scale=alt.Scale(type="log"), title="largest residual of a record",
               axis=alt.Axis(format="~e"))  # fmt: skip
     whiskers = boxes.mark_rule().encode(y=y, y2="high:Q")
     quartiles = boxes.mark_bar(size=4, opacity=0.6).encode(y=alt.Y("q1:Q"), y2="q3:Q")
-    middles = boxes.mark_point(filled=True, size=22, opacity=1).encode(
+    middles = boxes.mark_point(size=30, opacity=1, strokeWidth=1.5).encode(
         y=alt.Y("middle:Q"),
-        shape=alt.Shape("role:N", scale=alt.Scale(domain=["control", "buggy"],
-                                                  range=["circle", "triangle-up"]),
-                        legend=_TOP),
+        color=alt.Color("kernel:N", legend=_TOP),
+        shape=alt.Shape("kernel:N", scale=_SHAPED, legend=_TOP),
         tooltip=["kernel:N", "device:N", alt.Tooltip("low:Q", format=".1e"),
                  alt.Tooltip("middle:Q", format=".1e"), alt.Tooltip("high:Q", format=".1e")],
     )  # fmt: skip
     limits = alt.Chart(_rows()).transform_filter("isValid(datum.line)").encode(y=alt.Y("value:Q"))
     dash = alt.StrokeDash("line:N", legend=None, scale=alt.Scale(
-        domain=_LINES, range=[[2, 2], [8, 3], [1, 0], [6, 2, 1, 2], [1, 0]]))  # fmt: skip
+        domain=_LINES, range=[[2, 2], [8, 3], [1, 0], [6, 2, 1, 2]]))  # fmt: skip
     rules = limits.mark_rule(strokeWidth=1.5).encode(strokeDash=dash)
-    right = limits.transform_filter("datum.line != 'published rule'").mark_text(
-        align="right", baseline="bottom", dy=-2
-    )
-    left = limits.transform_filter("datum.line == 'published rule'").mark_text(
-        align="left", baseline="bottom", dx=2, dy=-2
-    )
-    words = (right.encode(x=alt.value("width"), text="line:N"),
-             left.encode(x=alt.value(0), text="line:N"))  # fmt: skip
+    sides: dict[Side, tuple[str | int, int]] = {"right": ("width", 0), "left": (0, 2)}
+    words = [
+        limits.transform_filter(f"datum.side == '{side}'")
+        .mark_text(align=side, baseline="bottom", dx=dx, dy=-2)
+        .encode(x=alt.value(at), text="words:N")
+        for side, (at, dx) in sides.items()
+    ]
     return _spec(
-        alt.layer(whiskers, quartiles, middles, rules, *words).properties(
+        alt.layer(whiskers, quartiles, middles, rules, *words)
+        .resolve_scale(color="independent", shape="independent")  # for one legend of both
+        .properties(
             width=640, height=320,
             description="Largest residuals of the records of each run, by kernel, with the "
             "tolerances as lines",
@@ -241,28 +272,32 @@ def spreads() -> Spec:
 
 
 def shares() -> Spec:
-    """Columns kernel, role, low, high, part: the part of a kernel's records in each bin."""
-    base = alt.Chart(_rows()).encode(
+    """A strip a kernel. Columns kernel, role, low, high, part: its records in each bin."""
+    base = alt.Chart().encode(
         x=alt.X("low:Q", scale=_LOG, title="share of the tolerance (beyond 1 fails)",
                 axis=alt.Axis(format="~g", values=[0.001, 0.01, 0.1, 1, 10, 100, 1000])),
-        y=alt.Y("part:Q", stack=None, axis=alt.Axis(format="%"), title="part of its records"),
-        color=alt.Color("kernel:N", legend=_TOP),
+        y=alt.Y("part:Q", stack=None, axis=alt.Axis(format="%", tickCount=2), title=None),
         tooltip=["kernel:N", alt.Tooltip("low:Q", format=".2~g", title="from"),
                  alt.Tooltip("high:Q", format=".2~g", title="to"),
                  alt.Tooltip("part:Q", format=".1%")],
     )  # fmt: skip
-    areas = base.mark_area(interpolate="step-after", opacity=0.2)
-    lines = base.mark_line(interpolate="step-after").encode(
-        strokeDash=alt.StrokeDash("role:N", scale=alt.Scale(
-            domain=["control", "buggy"], range=[[1, 0], [4, 2]]), legend=_TOP),
-    )  # fmt: skip
-    limit = _one().mark_rule(strokeWidth=2).encode(x="one:Q")
+    areas = base.mark_area(interpolate="step-after", opacity=0.6, line=True).encode(
+        color=alt.Color("role:N", legend=None, scale=alt.Scale(domain=["control", "buggy"]))
+    )
+    limit = alt.Chart().mark_rule(strokeWidth=2, aria=False).encode(x=alt.datum(1))
+    header = alt.Header(labelOrient="top", labelAnchor="start", labelAngle=0, labelPadding=-8,
+                        labelLimit=500)  # fmt: skip
+    controls_first = alt.EncodingSortField("role", op="min", order="descending")
     return _spec(
-        alt.layer(areas, lines, limit).properties(
-            width=640, height=220,
+        alt.layer(areas, limit, data=_rows())
+        .properties(width=560, height=44)
+        .facet(row=alt.Row("kernel:N", sort=controls_first, title=None, header=header),
+               spacing=14)
+        .properties(
             description="Buggy kernels against controls: how much of the tolerance their records "
             "use",
-        )
+        ),
+        aside=60,
     )  # fmt: skip
 
 

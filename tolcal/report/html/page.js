@@ -1,7 +1,8 @@
 "use strict";
 // Everything from the data enters the page by textContent or as rows of a chart.
 (() => {
-  const $ = (id) => document.getElementById(id);
+  // No op can be named like an id: names have no hyphen.
+  const $ = (id) => document.getElementById(`page-${id}`);
   const data = JSON.parse($("data").textContent);
   const expand = (table) =>
     table.rows.map((row) => {
@@ -19,7 +20,6 @@
   };
 
   // --- theme ---------------------------------------------------------------------------------
-  const system = matchMedia("(prefers-color-scheme: dark)");
   const root = document.documentElement;
   const stored = () => {
     try { return localStorage.getItem("tolcal-theme"); } catch { return null; }
@@ -27,10 +27,9 @@
   const store = (value) => {
     try { localStorage.setItem("tolcal-theme", value); } catch { /* private mode */ }
   };
-  const dark = () => root.dataset.theme === "dark"
-    || (root.dataset.theme !== "light" && system.matches);
+  // Colours are those of the style, so that a chart follows the theme, and a printer, by itself.
   const config = () => {
-    const [text, line] = dark() ? ["#e6edf3", "#484f58"] : ["#1b1f24", "#d0d7de"];
+    const [text, line] = ["var(--text)", "var(--grid)"];
     return {
       background: null,
       font: "system-ui, sans-serif",
@@ -38,13 +37,11 @@
       axis: { labelColor: text, titleColor: text, gridColor: line, domainColor: line,
         tickColor: line, titleFontWeight: "normal", gridOpacity: 0.5 },
       legend: { labelColor: text, titleColor: text, symbolFillColor: text,
-        symbolStrokeColor: text, ...(innerWidth < 640 ? { columns: 1 } : {}) },
+        symbolStrokeColor: text, columns: innerWidth < 640 ? 1 : 3 },
       header: { labelColor: text, titleColor: text },
       text: { color: text },
       rule: { color: text },
-      range: { category: dark()
-        ? ["#56b4e9", "#ff9c4f", "#2fd0a5", "#e3a1cf", "#e5d352", "#c5ccd3"]
-        : ["#0072b2", "#c04a00", "#00795a", "#8a3a7a", "#6b5b00", "#555555"] },
+      range: { category: [1, 2, 3, 4, 5, 6].map((i) => `var(--c${i})`) },
     };
   };
 
@@ -53,8 +50,10 @@
   const draw = async (element) => {
     const [template, rows] = drawn.get(element);
     const spec = { ...structuredClone(template), datasets: { ...template.datasets, rows } };
-    if (!spec.facet) {
-      const { by, least = 0 } = spec.usermeta ?? {};
+    const { by, least = 0, aside } = spec.usermeta ?? {};
+    if (aside) { // one strip above the other
+      spec.spec.width = Math.max(180, element.clientWidth - aside);
+    } else if (!spec.facet) {
       spec.width = Math.max(240, element.clientWidth, least * rows.length);
       if (by) spec.height = spec.height.step * new Set(rows.map((row) => row[by])).size;
       spec.autosize = { type: "fit-x", contains: "padding" };
@@ -63,7 +62,7 @@
     // rows (a cell without tolerances has no lines) is a warning each time.
     await vegaEmbed(element.firstElementChild, spec, {
       mode: "vega-lite", renderer: "svg", actions: false, ast: true, defaultStyle: false,
-      logLevel: 1, config: config(), tooltip: { theme: dark() ? "dark" : "light" },
+      logLevel: 1, config: config(),
     });
   };
   // One after the other, so that a page that is left midway never draws into what is gone.
@@ -87,42 +86,36 @@
 
   // --- the table of all cells ----------------------------------------------------------------
   const cells = expand(data.cells);
+  const opOf = (cell) => cell.link.split("/")[0];
+  const dtypeOf = (cell) => cell.link.split("/")[1];
   const STEP = 200;
   let most = STEP;
+  let unknown = ""; // an op that a link names and that is not here
   let sorted = null; // [column, descending]
-  const short = (x) => x === undefined ? "-" : x === 0 ? "0" : x.toExponential(1).replace("+", "");
-  const factor = (x) => {
-    if (x === undefined) return "-";
-    const shown = x < 1 ? 1 / x : x;
-    if (shown < 1.05) return "same";
-    return `${shown >= 10 ? shown.toFixed(0) : shown.toFixed(1)}x${x < 1 ? " looser" : ""}`;
-  };
-  const percent = (x) => x === undefined ? "-" : `${(Math.floor(x * 1000) / 10).toFixed(1)} %`;
-  const share = (x) => x === undefined ? "-" : x >= 100 ? x.toExponential(1).replace("+", "")
-    : x.toPrecision(2);
   const plain = (x) => x === undefined ? "-" : String(x);
+  const said = (i) => (x, cell) => cell.said[i];
   // title, key, number?, how it is shown, hidden on narrow screens?
   const COLUMNS = [
     ["cell", "link", false],
     ["state", "state", false, plain],
-    ["allowed now", "now", true, short],
-    ["proposed", "proposed", true, short],
-    ["tighter", "tightening", true, factor],
-    ["recall", "recall", true, percent],
+    ["allowed now", "now", true, said(0)],
+    ["proposed", "proposed", true, said(1)],
+    ["tighter", "tightening", true, said(2)],
+    ["recall", "recall", true, said(3)],
     ["records", "rows", true, plain, true],
     ["runs", "runs", true, plain, true],
     ["red", "red", true, plain, true],
-    ["largest share", "share", true, share],
+    ["largest share", "share", true, said(4)],
     ["worst case", "dims", false, plain],
     ["replay", "replay", false],
   ];
   const filtered = () => {
     const words = $("search").value.toLowerCase().split(/\s+/).filter(Boolean);
-    const [state, dtype] = [$("state").value, $("dtype").value];
+    const [op, state, dtype] = [$("op").value, $("state").value, $("dtype").value];
     const kept = cells.filter((cell) => {
       const text = `${cell.link} ${cell.state} ${cell.dims}`.toLowerCase();
-      return words.every((word) => text.includes(word)) && (!state || cell.state === state)
-        && (!dtype || cell.link.split("/")[1] === dtype);
+      return words.every((word) => text.includes(word)) && (!op || opOf(cell) === op)
+        && (!state || cell.state === state) && (!dtype || dtypeOf(cell) === dtype);
     });
     if (!sorted) return kept;
     const [key, descending] = sorted;
@@ -133,6 +126,16 @@
       }
       return descending ? order(b[key], a[key]) : order(a[key], b[key]);
     });
+  };
+  // The list as it is filtered by op has a link of its own.
+  const listed = () => $("op").value ? `#${encodeURIComponent($("op").value)}` : "#page-cells";
+  const clear = () => {
+    for (const id of ["search", "op", "state", "dtype"]) $(id).value = "";
+    most = STEP;
+  };
+  const list = () => {
+    fill();
+    $("cells").scrollIntoView();
   };
   const href = (link) => `#${link.split("/").map(encodeURIComponent).join("/")}`;
   const command = (line) => {
@@ -156,7 +159,7 @@
     const rows = found.slice(0, most).map((cell) => {
       const row = make("tr");
       COLUMNS.forEach(([, key, number, text, wide]) => {
-        const entry = make(key === "link" ? "th" : "td", text ? text(cell[key]) : undefined);
+        const entry = make(key === "link" ? "th" : "td", text ? text(cell[key], cell) : undefined);
         if (key === "link") {
           entry.scope = "row";
           entry.append(make("a", cell.link, { href: href(cell.link) }));
@@ -169,7 +172,11 @@
       return row;
     });
     $("table").tBodies[0].replaceChildren(...rows);
-    $("count").textContent = `${found.length} of ${cells.length} cells`;
+    $("count").textContent = `${unknown ? `There is no op ${unknown} here: ` : ""}${found.length} of `
+      + `${cells.length} cells`;
+    $("cut").textContent = found.length > most
+      ? `These are the first ${most} of ${found.length}: "Show all" before printing adds the rest.`
+      : "";
     $("more").hidden = found.length <= most;
     $("more").textContent = `Show all ${found.length}`;
     for (const head of $("table").tHead.rows[0].cells) {
@@ -195,7 +202,9 @@
       for (const value of [...new Set(values)].sort()) $(id).append(make("option", value));
     };
     choices("state", cells.map((cell) => cell.state));
-    choices("dtype", cells.map((cell) => cell.link.split("/")[1]));
+    choices("dtype", cells.map(dtypeOf));
+    choices("op", cells.map(opOf));
+    $("op").addEventListener("input", () => { location.hash = listed(); });
     for (const id of ["search", "state", "dtype"]) {
       $(id).addEventListener("input", () => { most = STEP; fill(); });
     }
@@ -205,11 +214,13 @@
   // --- one cell ------------------------------------------------------------------------------
   const CAPTIONS = {
     spreads: ["Residuals by run", "Of each run's records the largest residual: median (mark), "
-      + "quartiles (bar), least and most (line). The tolerances are drawn as the residual they "
-      + "allow at the median element; elsewhere they allow more or less. A residual of 0 is "
-      + "drawn at the lower edge."],
+      + "quartiles (bar), least and most (line). The approved and the proposed tolerance are drawn "
+      + "as the residual they allow at the median element. The largest residual of a record is "
+      + "mostly of a larger element, which is allowed more: how much of its own tolerance each "
+      + "record uses is below. What is 0 is drawn at the lower edge."],
     shares: ["Buggy against control", "How much of the tolerance the records use, as parts of "
-      + "each kernel's records. Beyond 1 a record fails; the outermost steps hold all beyond."],
+      + "each kernel's records, a strip a kernel. Beyond 1 a record fails; the outermost steps hold "
+      + "all beyond."],
     shapes: ["Kernel and shape", "The largest share of the tolerance by kernel and shape."],
   };
   let current = null;
@@ -254,7 +265,9 @@
         const chart = make("div", undefined, { class: "chart scroll", id: `cell-${name}`,
           role: "group", tabindex: "0", "aria-label": `${title}: ${link}` });
         chart.append(make("div"));
-        figure.append(make("h3", title), chart, make("figcaption", caption));
+        const left = detail.left && name !== "shapes"
+          ? ` The last ${detail.left} of the kernels of the table are not drawn.` : "";
+        figure.append(make("h3", title), chart, make("figcaption", caption + left));
         body.push(figure);
         charts.push([chart, data.specs[name], table]);
       }
@@ -274,15 +287,30 @@
   const route = () => {
     let wanted = "";
     try { wanted = decodeURIComponent(location.hash.slice(1)); } catch { /* not ours */ }
+    unknown = "";
+    const ops = new Set(cells.map(opOf));
     if (wanted.includes("/")) {
-      open(wanted);
-    } else if (wanted && !document.getElementById(wanted)) {
-      close();
-      $("search").value = `${wanted}/`;
-      fill();
-      $("cells").scrollIntoView();
+      const parts = wanted.split("/");
+      const within = cells.filter((cell) => cell.link.startsWith(`${wanted}/`));
+      if (within.length && !cells.some((cell) => cell.link === wanted)) { // one cell a kernel
+        close();
+        clear();
+        [$("op").value, $("dtype").value] = parts;
+        list();
+      } else {
+        open(wanted);
+      }
+      return;
+    }
+    close();
+    if (ops.has(wanted)) {
+      if ($("op").value !== wanted) clear();
+      $("op").value = wanted;
+      list();
     } else {
-      close();
+      if (!document.getElementById(wanted)) unknown = wanted;
+      $("op").value = "";
+      if (unknown) list(); else fill();
     }
   };
   const step = (by) => {
@@ -297,9 +325,7 @@
   $("theme").addEventListener("input", () => {
     root.dataset.theme = $("theme").value;
     store($("theme").value);
-    redraw();
   });
-  system.addEventListener("change", redraw);
   let width = innerWidth;
   let waiting = 0;
   addEventListener("resize", () => {
@@ -311,15 +337,15 @@
   addEventListener("hashchange", route);
   $("previous").addEventListener("click", () => step(-1));
   $("next").addEventListener("click", () => step(1));
-  $("close").addEventListener("click", () => { location.hash = "#cells"; });
+  $("close").addEventListener("click", () => { location.hash = listed(); });
   $("cell").addEventListener("keydown", (event) => {
-    if (event.key === "Escape") location.hash = "#cells";
+    if (event.key === "Escape") location.hash = listed();
   });
   prepare();
   fill();
   route();
   for (const [name, chart] of Object.entries(data.charts)) {
-    show($(`chart-${name}`), chart.spec, chart.table);
+    show(document.getElementById(`chart-${name}`), chart.spec, chart.table);
   }
   queue.then(() => { root.dataset.ready = "yes"; });
 })();
