@@ -18,10 +18,16 @@ import venv
 from collections.abc import Mapping
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent))  # where PYTHONSAFEPATH is set it is not there
 from log import ActionError, fail, stopped
 
 #: Never installed again nor upgraded where the runner has them: builds for one GPU stack.
 KEPT = ("torch", "triton", "numpy")
+#: Settings of the runner's that would have pip install elsewhere, or nothing, and say it did; or
+#: refuse what has no hash. Its indexes, proxies and constraints hold.
+_ELSEWHERE = re.compile(
+    "PIP_(USER|TARGET|PREFIX|ROOT|DRY_RUN|PYTHON|REQUIRE_HASHES|REPORT)|PYTHON(WARNINGS|HOME)"
+)
 EXTRAS = {"run": "gpu", "report": "html", "command": "html", "ingest": "report"}
 
 
@@ -90,8 +96,9 @@ def pip(python: Path, *arguments: str) -> None:
     command = [str(python), "-m", "pip", "--disable-pip-version-check", "--no-input", *arguments]
     # In a folder of ours: `-m` would import a `pip` of the repository's root before pip.
     done = subprocess.run(
-        command, cwd=python.parent, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
+        command, cwd=python.parent, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        env={name: value for name, value in os.environ.items() if not _ELSEWHERE.fullmatch(name)},
+    )  # fmt: skip
     print(done.stderr, end="", flush=True)
     if done.returncode:
         said = [line.strip() for line in done.stderr.splitlines() if "ERROR: " in line]
@@ -131,6 +138,11 @@ def install(environment: Mapping[str, str]) -> Path:
             python, "install", "-q", *index, "-c", str(folder / "constraints.txt"),
             f"tolcal[{extra(mode)}]=={own}",
         )  # fmt: skip
+    if not any(folder.glob(f"lib/python3*/site-packages/tolcal-{own}.dist-info")):
+        raise ActionError(
+            f"pip ended well, but tolcal {own} is not in {folder}: look for a pip.conf of the "
+            "runner's that sends packages elsewhere (`pip config list`)"
+        )
     note.write_text(json.dumps(wanted))
     return folder
 

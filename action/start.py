@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent))  # where PYTHONSAFEPATH is set it is not there
 from log import ActionError, fail, stopped
 
 #: input -> option, by mode; an empty input leaves the default (pyproject.toml's, in mode run).

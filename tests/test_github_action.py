@@ -245,13 +245,13 @@ class Runner:
         self.event = folder / "event.json"
         self.event.write_text("{}")
 
-    def step(self, step: dict[str, Any], cwd: Path, inputs: dict[str, str]) -> Any:
+    def step(self, step: dict[str, Any], cwd: Path, inputs: dict[str, str], **more: str) -> Any:
         given = variables(**inputs, python=sys.executable, wheelhouse=str(self.wheels))
         env = {
             "PATH": os.environ["PATH"], "HOME": str(self.temp), "PIP_NO_INDEX": "1",
             "GITHUB_ACTION_PATH": str(self.action), "GITHUB_EVENT_PATH": str(self.event),
             "GITHUB_OUTPUT": str(self.output), "GITHUB_EVENT_NAME": "pull_request",
-            **given, "RUNNER_TEMP": str(self.temp),
+            **given, "RUNNER_TEMP": str(self.temp), **more,
         }  # fmt: skip
         self.output.write_text("")
         return subprocess.run(
@@ -323,6 +323,27 @@ def test_build_backend_in_the_wheelhouse(runner: Runner, tmp_path: Path) -> None
     assert done.returncode == 0, done.stdout
     assert listing(runner.action) == before
     assert (other.temp / "tolcal-venv" / "bin" / "tolcal").is_file()
+
+
+def test_settings_of_the_runner_lead_pip_nowhere_else(runner: Runner, tmp_path: Path) -> None:
+    """What would install elsewhere or nothing is not for this; what still does is noticed."""
+    astray = {
+        "PYTHONSAFEPATH": "1", "PYTHONWARNINGS": "error", "PIP_DRY_RUN": "1", "PIP_USER": "1",
+        "PIP_PREFIX": str(tmp_path / "away"), "PIP_PYTHON": "/usr/bin/python3",
+        "PIP_REQUIRE_HASHES": "1", "PIP_TARGET": str(tmp_path / "away"),
+    }  # fmt: skip
+    other = Runner(tmp_path / "other", runner.action, runner.wheels)
+    done = other.step(INSTALL, tmp_path, {"mode": "run"}, **astray)
+    assert done.returncode == 0, done.stdout
+    assert not (tmp_path / "away").exists()
+    assert (other.temp / "tolcal-venv" / "bin" / "tolcal").is_file()
+    again = Runner(tmp_path / "again", runner.action, runner.wheels)
+    config = again.temp / "pip.conf"
+    config.write_text("[install]\ndry-run = true\n")
+    done = again.step(INSTALL, tmp_path, {"mode": "run"}, PIP_CONFIG_FILE=str(config))
+    assert done.returncode == 2
+    assert f"is not in {again.temp}/tolcal-venv: look for a pip.conf" in done.stdout
+    assert not (again.temp / "tolcal-venv" / "tolcal.json").exists()
 
 
 def test_a_wheelhouse_that_lacks_something(runner: Runner, tmp_path: Path) -> None:
