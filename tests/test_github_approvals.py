@@ -61,7 +61,7 @@ def bind(
     """The trailers of a proposal of those values, without a comment yet."""
     return Trailers(
         head=head or the_pull(hub).head_sha,
-        base=binding.tolerances_digest(force),
+        base=binding.base_digest("main", force),
         history="ab" * 8,
         cells=tuple(sorted((*c, t.value_digest) for c, t in values.items())),
         comment=1,
@@ -168,7 +168,7 @@ def test_a_widening_does_not_outlive_its_base(project: Hub) -> None:
     pull.base_branch = "release"
     project.state.sync(pull)
     assert check(project).refused == {
-        SOFTMAX: "it was widened over other base tolerances; it has to be widened again"
+        SOFTMAX: "it was widened over another base; it has to be widened again"
     }
 
 

@@ -135,7 +135,7 @@ def test_a_stale_digest_names_what_changed(desk: Desk) -> None:
     ).strip())  # fmt: skip
     desk.hub.state.sync(desk.pull)
     desk.measure(desk.pull, claims(1))
-    assert "the tolerances in force changed" in stale(desk, third)
+    assert "the base changed: its branch, its tolerances" in stale(desk, third)
     nowhere = "it is of no proposal of this pull request's commits: mistyped, another pull"
     assert stale(desk, "0123456789abcdef").startswith(nowhere)
 

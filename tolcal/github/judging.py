@@ -55,7 +55,7 @@ class Judged(msgspec.Struct, frozen=True):
     def mark(self) -> str:
         """All that the proposal is bound to: names the check of it."""
         proposal = self.document.proposal
-        base = binding.tolerances_digest(self.in_force)
+        base = binding.base_digest(self.pull.base_ref, self.in_force)
         cells = digest("cells", binding.bound_cells(proposal))
         return f"{proposal.digest} {base} {proposal.history} {cells}"
 
@@ -73,7 +73,7 @@ def judge(
         artifacts.Rejected: the records break a rule.
         TolcalError: the base's files or the history can't be used.
     """
-    measured = approvals.measured_head(client, inputs, pull.head_sha)
+    measured = approvals.measured_head(client, inputs, pull.head_sha, pull.merge_base)
     run = newest(client, inputs, measured, run)
     records = artifacts.stamp(artifacts.records(client, run.id, run.attempt), "pull_request")
     past = histories.read(client, inputs, job)
@@ -99,7 +99,7 @@ def judge(
     )
     bound = binding.proposal_digest(
         measured,
-        binding.tolerances_digest(in_force),
+        binding.base_digest(pull.base_ref, in_force),
         found.proposal.history,
         binding.bound_cells(found.proposal),
     )

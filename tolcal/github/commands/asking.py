@@ -116,7 +116,7 @@ def _here(judged: Judged, cell: Cell) -> Iterator[str]:
 def rerun(asked: Asked) -> Answer:
     """Runs the measuring run of the head once more."""
     client, pull = asked.client, open_pull(asked)
-    head = measured_head(client, asked.inputs, pull.head_sha)
+    head = measured_head(client, asked.inputs, pull.head_sha, pull.merge_base)
     runs = judging.runs(client, asked.inputs, head)
     if not runs:
         raise TolcalError(

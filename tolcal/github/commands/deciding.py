@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tolcal.github import approvals, judging, pulls
 from tolcal.github.client import Conflict
-from tolcal.github.commands import finding, parse, people, placing, replies, stale
+from tolcal.github.commands import parse, people, placing, replies, stale
 from tolcal.github.commands.asked import Answer, Asked
 from tolcal.github.judging import Judged
 from tolcal.github.pulls import Pull
@@ -30,7 +30,7 @@ def approve(asked: Asked, command: parse.Approve | parse.Widen) -> Answer:
         return stale.answer(asked, command, judged)
     approving.must_be_approvable(proposal, f"proposal {proposal.digest}")
     cells, left = _chosen(command, judged)
-    no = finding.rejection(asked.client, asked.inputs, asked.number, proposal.digest)
+    no = approvals.rejection(asked.client, asked.inputs, asked.number, proposal.digest)
     if no is not None:
         said = replies.rejected(asked.job, asked.number, proposal.digest, no)
         return Answer(said, "confused")

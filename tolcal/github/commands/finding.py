@@ -9,8 +9,7 @@ import msgspec
 
 from tolcal.github import approvals, checks
 from tolcal.github.client import Client
-from tolcal.github.commands import parse, people
-from tolcal.github.settings import Inputs
+from tolcal.github.commands import parse
 from tolcal.github.trailers import Trailers
 from tolcal.model import Cell
 
@@ -24,14 +23,6 @@ class Approval(msgspec.Struct, frozen=True):
     sha: str
     trailers: Trailers
     bot: str
-
-
-class Rejection(msgspec.Struct, frozen=True):
-    """A comment that rejects a proposal."""
-
-    comment: int
-    by: str
-    reason: str
 
 
 class Parts(msgspec.Struct, frozen=True):
@@ -74,28 +65,6 @@ def covered(
         return earlier is None or (isinstance(earlier, parse.Approve) and not earlier.cells)
     names = {name for cell in done for name in (cell[0], "/".join(cell))}
     return set(wanted.cells) <= names
-
-
-def rejection(client: Client, inputs: Inputs, number: int, digest: str) -> Rejection | None:
-    """Who rejected that proposal, by a comment that stands as it was written."""
-    roles: dict[int, bool] = {}
-    for found in client.pages(f"issues/{number}/comments"):
-        command = parse.parse(str(found.get("body") or ""))
-        if not isinstance(command, parse.Reject) or command.digest != digest:
-            continue
-        user = found.get("user")
-        if not isinstance(user, dict) or approvals.was_edited(client, found):
-            continue
-        who = people.person(user)
-        if who.bot:
-            continue
-        if who.id not in roles:
-            roles[who.id] = people.at_least(
-                people.role(client, who), people.needed("reject", inputs)
-            )
-        if roles[who.id]:
-            return Rejection(int(found["id"]), who.login, command.reason)
-    return None
 
 
 def why_stale(
@@ -144,7 +113,7 @@ def _difference(old: Parts, now: Parts) -> str:
             f"the head changed, from {old.head[:7]} that it was made for to {now.head[:7]}"
         )
     if old.base != now.base:
-        reasons.append("the tolerances in force changed: in the base branch, or by an approval")
+        reasons.append("the base changed: its branch, its tolerances, or by an approval")
     if old.history != now.history:
         reasons.append("the history has other records by now")
     if not reasons:

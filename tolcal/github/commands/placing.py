@@ -72,7 +72,7 @@ def for_fork(asked: Asked, judged: Judged, cells: list[CellProposal], notes: lis
     """Onto a branch of the base repository, with a pull request of its own."""
     client, pull, path = asked.client, judged.pull, asked.inputs.tolerances
     proposal = judged.document.proposal.digest
-    name = f"tolcal/approve-{pull.number}-{proposal}"
+    name = approvals.fork_branch(pull.number, proposal)
     must_be_as_judged(pull, pulls.read(client, pull.number))
     for attempt in range(ATTEMPTS):
         tip = committing.tip(client, name)
@@ -163,7 +163,7 @@ def _message(asked: Asked, judged: Judged, values: Mapping[Cell, Tolerance]) -> 
     proposal = judged.document.proposal
     bound = Trailers(
         head=judged.measured,
-        base=binding.tolerances_digest(judged.in_force),
+        base=binding.base_digest(judged.pull.base_ref, judged.in_force),
         history=proposal.history,
         cells=binding.bound_cells(proposal),
         comment=asked.comment,

@@ -25,7 +25,7 @@ def answer(
             return done
     now = finding.Parts(
         judged.measured,
-        binding.tolerances_digest(judged.in_force),
+        binding.base_digest(judged.pull.base_ref, judged.in_force),
         proposal.history,
         digest("cells", binding.bound_cells(proposal)),
     )
