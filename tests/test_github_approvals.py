@@ -316,7 +316,7 @@ def test_who_may_tighten(project: Hub, who: str, line: str, counts: bool) -> Non
         ("write", "write has the role write by now, and widen needs maintain"),
         ("maintain", None),
         ("admin", None),
-        ("alice", "alice may not widen it: they opened this pull request"),
+        ("alice", "alice may not widen it: they opened this pull request; somebody else has to"),
     ],
 )
 def test_who_may_widen(project: Hub, who: str, why: str | None) -> None:
@@ -332,13 +332,15 @@ def test_who_may_widen(project: Hub, who: str, why: str | None) -> None:
 @pytest.mark.parametrize(
     ("login", "message", "why"),
     [
-        ("maintain", "more", "commit {sha} is theirs"),
+        ("maintain", "more", "commit {sha} is theirs; somebody else has to"),
         ("write", "more", None),
         ("write", "more\n\nCo-authored-by: M <{id}+maintain@users.noreply.github.com>",
-         "commit {sha} is theirs too, as its co-author"),
+         "commit {sha} is theirs too, as its co-author; somebody else has to"),
+        ("write", "more\n\nCo-authored-by: M <Maintain@users.noreply.github.com>",
+         "commit {sha} is theirs too, as its co-author; somebody else has to"),
         (None, "more",
-         "commit {sha} has an author whom GitHub knows no account of, so it can't be told from "
-         "theirs; link the e-mail address to an account"),
+         "GitHub knows no account of the author of commit {sha}, so whose work it is can't be "
+         "told; its e-mail address has to be linked to an account"),
     ],
 )  # fmt: skip
 def test_authors_of_commits_may_not_widen(
@@ -382,7 +384,7 @@ def test_the_numbers_must_be_the_approved_ones(project: Hub) -> None:
     ("old", "new"),
     [
         ('by = "maintain"', 'by = "admin"'),
-        ("pr = 41", "pr = 40"),
+        ('at = "2026-05', 'at = "2025-05'),
         ("digest", 'reason = "x"\ndigest'),
     ],
 )
@@ -392,6 +394,78 @@ def test_the_audit_trail_must_be_true(project: Hub, old: str, new: str) -> None:
     edit_file(project, old, new)
     assert check(project).refused == {
         SOFTMAX: "its [approved] table is not what the approving comment says"
+    }
+
+
+def test_an_approval_names_its_pull_request(project: Hub) -> None:
+    """Or that of the fork which it was made for."""
+    approve(project, TIGHT)
+    edit_file(project, "pr = 41", "pr = 40")
+    assert check(project).refused == {SOFTMAX: "its approval names another pull request"}
+
+
+def test_evidence_is_not_rewritten(project: Hub) -> None:
+    """Of a cell approved here, or of one that is the base's: nobody approved those figures."""
+    approve(project, TIGHT)
+    edit_file(project, "rows = 720", "rows = 999999")
+    edit_file(project, "rows = 720", "rows = 999998")
+    assert check(project).refused == {
+        SOFTMAX: "it was changed by hand since it was approved",
+        GELU: "its evidence or its approval was changed by hand",
+    }
+
+
+def test_a_rejection_revokes(project: Hub) -> None:
+    """Before the approval or after it, as long as it stands, by somebody who may."""
+    comment = approve(project, TIGHT)
+    digest = comment.body.split()[-1]
+    project.comment(41, "read", f"/tolcal reject {digest}")
+    assert set(check(project).counted) == {SOFTMAX}
+    no = project.comment(41, "write", f"/tolcal reject {digest} because no")
+    assert check(project).refused == {SOFTMAX: f"write has rejected proposal {digest}"}
+    del project.main.comments[no.id]
+    assert set(check(project).counted) == {SOFTMAX}
+
+
+def test_who_approved_may_be_called_otherwise_by_now(project: Hub) -> None:
+    """The account is the same, and so is its role."""
+    comment = approve(project, TIGHT)
+    project.state.users.pop("maintain")
+    comment.author.login = "renamed"
+    project.state.users["renamed"] = comment.author
+    project.main.roles["renamed"] = "maintain"
+    assert set(check(project).counted) == {SOFTMAX}
+
+
+def test_a_tightening_that_is_gone_leaves_a_widening(project: Hub) -> None:
+    """The widening was of the state with it, and is of none with more in it."""
+    tight = {GELU: cell(1e-5)}
+    first = approve(project, tight)
+    approve(project, WIDE, WIDEN, force=BASE | tight)
+    del project.main.comments[first.id]
+    found = check(project)
+    assert set(found.counted) == {SOFTMAX}
+    assert set(found.refused) == {GELU}
+
+
+def test_a_custom_role_is_what_it_inherits(project: Hub) -> None:
+    """GitHub gives its permission as write, and what it may do beside that."""
+    project.main.roles["maintain"] = "releaser over maintain"
+    approve(project, WIDE, WIDEN)
+    assert set(check(project).counted) == {SOFTMAX}
+    project.main.roles["maintain"] = "releaser over write"
+    assert check(project).refused == {
+        SOFTMAX: "maintain has the role write by now, and widen needs maintain"
+    }
+
+
+def test_nobody_widens_what_a_bot_opened(project: Hub) -> None:
+    """Attack 6: whose work it is can't be told."""
+    the_pull(project).author = project.state.bot
+    approve(project, WIDE, WIDEN)
+    assert check(project).refused == {
+        SOFTMAX: "maintain may not widen it: a bot opened this pull request, so whose work it is "
+        "can't be told; a person has to open it"
     }
 
 

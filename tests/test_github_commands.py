@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from github_desk import (
     APPROVE,
+    KERNEL,
     NO_WORKFLOWS,
     NOTE,
     PATH,
@@ -22,7 +23,7 @@ from github_desk import (
     scrubbed,
     untouched,
 )
-from github_site import CORPUS, claims, trusted
+from github_site import CHANGED, CORPUS, claims, trusted
 from github_support import hub
 
 from tolcal import tolerances
@@ -132,7 +133,9 @@ def test_an_author_may_widen_where_the_input_says_so(desk: Desk) -> None:
     ) in said
     assert desk.said(desk.pull) == ("completed", "success")
     # A job without the input does not count it.
-    assert desk.judged.refused == {RELU: "alice may not widen it: they opened this pull request"}
+    assert desk.judged.refused == {
+        RELU: "alice may not widen it: they opened this pull request; somebody else has to"
+    }
 
 
 def test_an_account_that_took_a_name_has_no_rights_of_it(desk: Desk) -> None:
@@ -157,7 +160,7 @@ def namesake(user: Any) -> Any:
     ("body", "action"),
     [
         (APPROVE, "edited"),
-        (APPROVE, "deleted"),
+        ("/tolcal help", "deleted"),
         ("> " + APPROVE, "created"),
         (f"```\n{APPROVE}\n```", "created"),
         (f"    {APPROVE}", "created"),
@@ -322,6 +325,48 @@ def test_explain(desk: Desk) -> None:
     assert desk.ask("read", "/tolcal explain relu/float16") == (
         "Not done: relu/float16: neither approved nor in the history; did you mean 'relu/float32'?"
     )
+
+
+def test_what_lost_its_comment_turns_the_check(desk: Desk) -> None:
+    """An edited or deleted decision is looked at again; and `status` says what it sets right."""
+    comment = desk.say("maintain", WIDEN)
+    desk.handle(comment)
+    assert desk.said(desk.pull) == ("completed", "success")
+    event = desk.event(comment, "edited")
+    event["changes"] = {"body": {"from": comment.body}}
+    desk.hub.edit(comment, "never mind")
+    job = desk.hub.job("issue_comment", event)
+    assert command.run(desk.client(), desk.inputs, job) == 0
+    (*_, newest) = desk.hub.checks(desk.pull.head_sha)
+    assert newest.values["conclusion"] == "failure"
+    # The other way: a rejection that goes
+    again = desk.say("maintain", WIDEN)
+    desk.handle(again)
+    no = desk.say("write", f"/tolcal reject {again.body.split()[2]}")
+    assert desk.handle(no).startswith("Rejected: ")
+    (*_, newest) = desk.hub.checks(desk.pull.head_sha)
+    assert newest.values["conclusion"] == "failure"
+    event = desk.event(no, "deleted")
+    del desk.hub.main.comments[no.id]
+    assert command.run(desk.client(), desk.inputs, desk.hub.job("issue_comment", event)) == 0
+    (*_, newest) = desk.hub.checks(desk.pull.head_sha)
+    assert newest.values["conclusion"] == "success"
+    del desk.hub.main.comments[again.id]
+    assert "**not counted**" in desk.ask("read", "/tolcal status")
+    (*_, newest) = desk.hub.checks(desk.pull.head_sha)
+    assert newest.values["conclusion"] == "failure"
+
+
+def test_nothing_is_written_onto_the_default_branch(desk: Desk) -> None:
+    """A pull request whose head is main: an approval would hold at once, unreviewed."""
+    main = desk.hub.main
+    main.git.update("refs/heads/stable", desk.git("rev-parse", "main~1").strip())
+    main.commit("main", {KERNEL: CHANGED})
+    desk.pull = desk.hub.pull("main", base="stable", author="bob")
+    desk.measured = desk.pull.head_sha
+    desk.measure(desk.pull, claims(1))
+    assert desk.ask("write", APPROVE).startswith("Not done: the head is main, the default branch")
+    assert desk.git("rev-parse", "main").strip() == desk.measured
 
 
 def test_rerun(desk: Desk) -> None:

@@ -99,9 +99,10 @@ def commits_of(client: Client, pull: Pull) -> list[dict[str, Any]]:
     return list(client.pages(f"pulls/{pull.number}/commits"))
 
 
-def own_work(client: Client, pull: Pull, who: people.Person) -> str:
-    """Why a pull request is that user's own work, or may be; "" if it is another's."""
-    return people.own_work(who, pull.author_id, commits_of(client, pull))
+def own_work(client: Client, pull: Pull, who: people.Person) -> people.Own | None:
+    """Whether a pull request is that user's own work, or may be; None if it is another's."""
+    author = people.Person(pull.author_id, pull.author, pull.author.endswith("[bot]"))
+    return people.own_work(who, author, commits_of(client, pull))
 
 
 def comment_of(client: Client, number: int, comment_id: int) -> Comment | str:
@@ -291,7 +292,7 @@ class _Judge:
     ) -> str:
         own = self._own(number, who)
         if own and not self.inputs.self_approval:
-            return f"{who.login} may not widen it: {own}"
+            return f"{who.login} may not widen it: {own.text}"
         if approval.head != self._measured(number):
             return (
                 f"it was widened for {approval.head[:7]}, and commits were pushed since; it has "

@@ -31,4 +31,4 @@ class Answer(msgspec.Struct, frozen=True):
     text: str  # Markdown
     reaction: Reaction = "+1"
     #: what is left to do once values are committed: the check and the comment
-    then: Callable[[], None] | None = None
+    then: Callable[[], object] | None = None

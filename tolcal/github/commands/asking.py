@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
 from tolcal import tomlfile
-from tolcal.github import judging
+from tolcal.github import judging, report
 from tolcal.github.approvals import measured_head
 from tolcal.github.commands import replies
 from tolcal.github.commands.asked import Answer, Asked
@@ -39,7 +40,9 @@ def status(asked: Asked) -> Answer:
         refused = sorted(judged.refused.items())
         rows = [f"- {_cell(cell)}: {text.plain(why)}" for cell, why in refused]
         lines.append("On this head and **not counted**:\n\n" + _some(rows))
-    return Answer("\n\n".join(lines))
+    # An approval may have lost its comment since the check was made.
+    again = functools.partial(report.publish, asked.client, asked.inputs, asked.job, judged)
+    return Answer("\n\n".join(lines), then=again)
 
 
 def explain(asked: Asked, cell: Cell) -> Answer:
