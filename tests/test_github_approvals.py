@@ -439,13 +439,12 @@ def test_who_approved_may_be_called_otherwise_by_now(project: Hub) -> None:
 
 def test_a_tightening_that_is_gone_leaves_a_widening(project: Hub) -> None:
     """The widening was of the state with it, and is of none with more in it."""
-    tight = {GELU: cell(1e-5)}
+    tight, measured = {GELU: cell(1e-5)}, the_pull(project).head_sha
     first = approve(project, tight)
-    approve(project, WIDE, WIDEN, force=BASE | tight)
+    approve(project, WIDE, WIDEN, bound=bind(project, WIDE, BASE | tight, measured))
+    assert check(project).refused == {}
     del project.main.comments[first.id]
-    found = check(project)
-    assert set(found.counted) == {SOFTMAX}
-    assert set(found.refused) == {GELU}
+    assert check(project).refused == {GELU: "the comment that its commit names is deleted"}
 
 
 def test_a_custom_role_is_what_it_inherits(project: Hub) -> None:
