@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tolcal import tolerances
 from tolcal.github import approvals, binding, pulls, trailers
-from tolcal.github.commands import committing
+from tolcal.github.commands import comments, committing
 from tolcal.github.settings import Inputs
 from tolcal.github.trailers import Trailers
 from tolcal.model import AllClose, Approved, Cell, Evidence, HeldOut, Tolerance, Values
@@ -85,8 +85,8 @@ def approve(
     comment = hub.comment(pull, who, line.format(digest=bound.digest))
     bound = msgspec.structs.replace(bound, comment=comment.id, by=who)
     api = client(hub)
-    said = approvals.comment_of(api, pull.number, comment.id)
-    assert isinstance(said, approvals.Comment)
+    said = comments.read(api, pull.number, comment.id)
+    assert isinstance(said, comments.Comment)
     mark = said.mark(pull.number, bound.digest)
     marked = {
         c: msgspec.structs.replace(t, approved=msgspec.structs.replace(mark, value=t.value_digest))
@@ -213,8 +213,8 @@ def test_nothing_in_a_fork_counts(hub: Hub) -> None:
     bound = bind(hub, TIGHT, BASE)
     comment = hub.comment(pull, "maintain", f"/tolcal approve {bound.digest}")
     bound = msgspec.structs.replace(bound, comment=comment.id, by="maintain")
-    said = approvals.comment_of(client(hub), pull.number, comment.id)
-    assert isinstance(said, approvals.Comment)
+    said = comments.read(client(hub), pull.number, comment.id)
+    assert isinstance(said, comments.Comment)
     mark = msgspec.structs.replace(
         said.mark(pull.number, bound.digest), value=TIGHT[SOFTMAX].value_digest
     )
@@ -490,8 +490,8 @@ def test_a_commit_binds_its_own_digest_alone(project: Hub) -> None:
     comment = project.comment(pull, "maintain", f"/tolcal approve {bound.digest}")
     lying = msgspec.structs.replace(lying, comment=comment.id)
     api = client(project)
-    said = approvals.comment_of(api, pull.number, comment.id)
-    assert isinstance(said, approvals.Comment)
+    said = comments.read(api, pull.number, comment.id)
+    assert isinstance(said, comments.Comment)
     mark = msgspec.structs.replace(
         said.mark(pull.number, bound.digest), value=TIGHT[SOFTMAX].value_digest
     )

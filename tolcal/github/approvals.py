@@ -15,8 +15,8 @@ import msgspec
 
 from tolcal import tolerances
 from tolcal.github import binding, pulls, trailers
-from tolcal.github.client import Client, NotFound
-from tolcal.github.commands import parse, people
+from tolcal.github.client import Client
+from tolcal.github.commands import comments, parse, people
 from tolcal.github.pulls import Pull
 from tolcal.github.settings import Inputs
 from tolcal.github.trailers import Trailers
@@ -34,27 +34,6 @@ class Checked(msgspec.Struct, frozen=True):
 
     counted: Mapping[Cell, Tolerance]
     refused: Mapping[Cell, str]  # why; may quote the file: hostile
-
-
-class Comment(msgspec.Struct, frozen=True):
-    """A comment that holds a command now."""
-
-    command: parse.Command
-    who: people.Person
-    at: str  # ISO 8601, by GitHub's clock
-
-    def mark(self, pull: int, digest: str) -> Approved:
-        """What an approved cell says of it; ``value`` is yet to be filled in."""
-        reason = self.command.reason if isinstance(self.command, parse.Widen) else None
-        return Approved(self.who.login, self.at, digest, "", pull, reason)
-
-
-class Rejection(msgspec.Struct, frozen=True):
-    """A comment that rejects a proposal."""
-
-    comment: int
-    by: str
-    reason: str
 
 
 def of_commit(commit: Mapping[str, Any]) -> Trailers | None:
@@ -103,57 +82,6 @@ def own_work(client: Client, pull: Pull, who: people.Person) -> people.Own | Non
     """Whether a pull request is that user's own work, or may be; None if it is another's."""
     author = people.Person(pull.author_id, pull.author, pull.author.endswith("[bot]"))
     return people.own_work(who, author, commits_of(client, pull))
-
-
-def comment_of(client: Client, number: int, comment_id: int) -> Comment | str:
-    """The command of a comment on that issue as it stands now; or what the comment is instead."""
-    try:
-        found = client.get(f"issues/comments/{comment_id}")
-    except NotFound:
-        return "deleted"
-    if not str(found.get("issue_url", "")).endswith(f"/issues/{number}"):
-        return "of another issue"
-    if was_edited(client, found):
-        return "edited"
-    command = parse.parse(str(found.get("body") or ""))
-    user = found.get("user")
-    who = people.person(user) if isinstance(user, dict) else None
-    if command is None or who is None or who.bot:
-        return "no command of a user's"
-    return Comment(command, who, str(found["created_at"]))
-
-
-def rejection(client: Client, inputs: Inputs, number: int, digest: str) -> Rejection | None:
-    """Who rejected that proposal, by a comment that stands as it was written."""
-    roles: dict[int, bool] = {}
-    for found in client.pages(f"issues/{number}/comments"):
-        command = parse.parse(str(found.get("body") or ""))
-        if not isinstance(command, parse.Reject) or command.digest != digest:
-            continue
-        user = found.get("user")
-        if not isinstance(user, dict) or was_edited(client, found):
-            continue
-        who = people.person(user)
-        if who.bot:
-            continue
-        if who.id not in roles:
-            roles[who.id] = people.at_least(
-                people.role(client, who), people.needed("reject", inputs)
-            )
-        if roles[who.id]:
-            return Rejection(int(found["id"]), who.login, command.reason)
-    return None
-
-
-def was_edited(client: Client, comment: Mapping[str, Any]) -> bool:
-    """Whether the text of a comment, as the REST API has it, may not be what was posted.
-
-    Asked after the text was read. ``updated_at`` won't do: it is a second late at times, and has
-    no finer steps, so that an edit in the first second is not seen (palantir/policy-bot#459).
-    """
-    query = "query($id: ID!) { node(id: $id) { ... on IssueComment { lastEditedAt } } }"
-    node = client.graphql(query, id=str(comment.get("node_id"))).get("node")
-    return not isinstance(node, dict) or node.get("lastEditedAt", "") is not None
 
 
 def verified(
@@ -239,14 +167,16 @@ class _Judge:
 
     def __init__(self, client: Client, inputs: Inputs, pull: Pull, base_file: Tolerances) -> None:
         self.client, self.inputs, self.pull, self.base_file = client, inputs, pull, base_file
-        ask = functools.cache
-        self._comment = ask(lambda number, comment: comment_of(client, number, comment))
-        self._role = ask(lambda who: people.role(client, who))
-        self._rejection = ask(lambda number, digest: rejection(client, inputs, number, digest))
+        ask, partial = functools.cache, functools.partial
+        self._comment = ask(partial(comments.read, client))
+        self._rejection = ask(partial(comments.rejection, client, inputs))
+        self._role = ask(partial(people.role, client))
+        self._file = ask(partial(_cells, client, inputs.tolerances))
+        self._read = ask(
+            lambda number: pull if number == pull.number else pulls.read(client, number)
+        )
         self._own = ask(lambda number, who: own_work(client, self._read(number), who))
-        self._read = ask(lambda number: pull if number == pull.number else _other(client, number))
-        self._file = ask(lambda sha: _cells(client, inputs.tolerances, sha))
-        self._measured = ask(lambda number: self._measured_of(number))
+        self._measured = ask(self._measured_of)
 
     def why_not(
         self, cell: Cell, tolerance: Tolerance, sha: str, approval: Trailers, forces: set[str]
@@ -313,10 +243,6 @@ class _Judge:
     def _measured_of(self, number: int) -> str:
         pull = self._read(number)
         return measured_head(self.client, self.inputs, pull.head_sha, pull.merge_base)
-
-
-def _other(client: Client, number: int) -> Pull:
-    return pulls.read(client, number)
 
 
 def _cells(client: Client, path: str, sha: str) -> dict[Cell, Tolerance]:

@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from tolcal.github import approvals, outputs, pulls, report, sticky
+from tolcal.github import outputs, pulls, report, sticky
 from tolcal.github.client import ApiError, Client
-from tolcal.github.commands import asking, deciding, parse, people, replies
+from tolcal.github.commands import asking, comments, deciding, parse, people, replies
 from tolcal.github.commands.asked import Answer, Asked
 from tolcal.github.settings import Inputs, Job
 from tolcal.model import TolcalError
@@ -46,7 +46,7 @@ def run(client: Client, inputs: Inputs, job: Job) -> int:
         return 0
     if isinstance(new, Gone):
         return _look_again(client, inputs, job, new)
-    said = approvals.comment_of(client, new.number, new.comment)
+    said = comments.read(client, new.number, new.comment)
     if isinstance(said, str):  # since it was written: deleted, or edited
         outputs.say(f"the comment is {said}")
         if said == "edited":

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 
-from tolcal.github import approvals, judging, pulls, report
+from tolcal.github import judging, pulls, report
 from tolcal.github.client import Conflict
-from tolcal.github.commands import parse, placing, replies, stale
+from tolcal.github.commands import comments, parse, placing, replies, stale
 from tolcal.github.commands.asked import Answer, Asked
 from tolcal.github.judging import Judged
 from tolcal.github.pulls import Pull
@@ -36,7 +36,7 @@ def approve(asked: Asked, command: parse.Approve | parse.Widen) -> Answer:
         bound = found
     approving.must_be_approvable(proposal, f"proposal {proposal.digest}")
     cells, left = _chosen(command, judged)
-    no = approvals.rejection(asked.client, asked.inputs, asked.number, bound.digest)
+    no = comments.rejection(asked.client, asked.inputs, asked.number, bound.digest)
     if no is not None:
         said = replies.rejected(asked.job, asked.number, bound.digest, no)
         return Answer(said, "confused")

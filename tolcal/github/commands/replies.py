@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tolcal.github.approvals import Comment, Rejection
 from tolcal.github.commands import parse, people
+from tolcal.github.commands.comments import Comment, Rejection
 from tolcal.github.pulls import Pull
 from tolcal.github.settings import Job
 from tolcal.model import Cell, Proposal, plural

@@ -7,7 +7,7 @@ import msgspec
 from tolcal import tolerances
 from tolcal.github import approvals, binding, pulls
 from tolcal.github.client import Conflict
-from tolcal.github.commands import finding, parse, people, placing, replies
+from tolcal.github.commands import comments, finding, parse, people, placing, replies
 from tolcal.github.commands.asked import Answer, Asked
 from tolcal.github.judging import Judged
 from tolcal.github.pulls import Pull
@@ -93,7 +93,7 @@ def _done_before(
 ) -> Answer | None:
     """The answer to what was carried out, maybe by this very job; None if that was less."""
     marks = _marks(asked, command.digest, pull)
-    before = approvals.comment_of(asked.client, asked.number, earlier.trailers.comment)
+    before = comments.read(asked.client, asked.number, earlier.trailers.comment)
     of_before = None if isinstance(before, str) else before.command
     if not marks or not finding.covered(command, of_before, marks):
         return None
