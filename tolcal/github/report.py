@@ -25,11 +25,12 @@ from tolcal.report.document import Document, to_json
 
 #: How often a report begins again because a newer run ended while it was at work.
 ROUNDS = 3
-#: What a run without records makes of the check. Nothing of it may look like a pass.
+#: What a run without records makes of the check. Nothing of it may look like a pass, and branch
+#: protection takes `neutral` and `skipped` for one: the pull request's own workflow can skip.
 WITHOUT_RECORDS: dict[str, Conclusion] = {
     "cancelled": "cancelled",
     "action_required": "action_required",
-    "skipped": "neutral",
+    "skipped": "action_required",
 }
 
 
