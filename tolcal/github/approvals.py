@@ -54,23 +54,32 @@ def of_commit(commit: Mapping[str, Any]) -> Trailers | None:
     return trailers.parse(str(details.get("message", "")))
 
 
-def measured_head(client: Client, inputs: Inputs, head_sha: str, floor: str = "") -> str:
-    """The newest commit of a head that is no approval of ours: the one that was measured.
+def below(
+    client: Client, inputs: Inputs, head_sha: str, floor: str = ""
+) -> tuple[tuple[str, ...], str]:
+    """The commits that a run of is a run of that head, the head first; and the measured one.
 
-    A commit is skipped only if it changes the tolerance file and nothing else. Where there are
-    only such commits above ``floor``, the merge base, the head itself is measured.
+    A run of what lies below approvals of ours measures the same kernels. A commit is skipped only
+    if it changes the tolerance file and nothing else. The measured commit is the newest that is
+    no approval; where there are only approvals above ``floor``, the merge base, the head itself.
     """
-    sha = head_sha
+    sha, heads = head_sha, list[str]()
     for _ in range(MAX_DEPTH):
         if sha == floor:
-            return head_sha
+            return tuple(heads) or (head_sha,), head_sha
+        heads.append(sha)
         commit = client.get(f"commits/{sha}")
         files = commit.get("files")
         names = [file.get("filename") for file in files] if isinstance(files, list) else []
         if of_commit(commit) is None or names != [inputs.tolerances]:
-            return sha
+            return tuple(heads), sha
         sha = str(commit["parents"][0]["sha"])
     raise TolcalError(f"over {MAX_DEPTH} approvals on top of each other; push a commit of your own")
+
+
+def measured_head(client: Client, inputs: Inputs, head_sha: str, floor: str = "") -> str:
+    """The newest commit of a head that is no approval of ours, as `below` has it."""
+    return below(client, inputs, head_sha, floor)[1]
 
 
 def commits_of(client: Client, pull: Pull) -> list[dict[str, Any]]:

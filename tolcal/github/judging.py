@@ -43,6 +43,7 @@ class Judged(msgspec.Struct, frozen=True):
     pull: Pull
     run: Measuring
     measured: str  # commit: the head, without approval commits of ours on top of it
+    heads: tuple[str, ...]  # commits whose runs are runs of this head: from the head to that one
     document: Document  # proposal and verdict; the proposal's digest is bound to ``measured``
     base_file: dict[Cell, Tolerance]
     head_file: dict[Cell, Tolerance] | None  # None: it can't be read
@@ -73,9 +74,11 @@ def judge(
         artifacts.Rejected: the records break a rule.
         TolcalError: the base's files or the history can't be used.
     """
-    measured = approvals.measured_head(client, inputs, pull.head_sha, pull.merge_base)
-    run = newest(client, inputs, measured, run)
-    records = artifacts.stamp(artifacts.records(client, run.id, run.attempt), "pull_request")
+    heads, measured = approvals.below(client, inputs, pull.head_sha, pull.merge_base)
+    run = newest(client, inputs, heads, run)
+    fresh = run.conclusion != "success"
+    claimed = artifacts.records(client, run.id, run.attempt, fresh=fresh)
+    records = artifacts.stamp(claimed, "pull_request")
     past = histories.read(client, inputs, job)
     base_file = _tolerances(client, inputs, pull.merge_base)
     head_file, unusable = _head_file(client, inputs, pull, base_file)
@@ -124,6 +127,7 @@ def judge(
         pull=pull,
         run=run,
         measured=measured,
+        heads=heads,
         document=document,
         base_file=base_file,
         head_file=head_file,
@@ -137,23 +141,22 @@ def judge(
 # --- the run that measured ------------------------------------------------------------------
 
 
-def runs(client: Client, inputs: Inputs, head_sha: str) -> list[Measuring]:
-    """Runs of the measuring workflow for that head of a pull request, the newest first."""
+def runs(client: Client, inputs: Inputs, *heads: str) -> list[Measuring]:
+    """Runs of the measuring workflow for those heads of a pull request, the newest first."""
     workflow = inputs.run_workflow.rpartition("/")[2]
-    try:
-        found = list(
-            client.pages(
-                f"actions/workflows/{workflow}/runs", "workflow_runs", head_sha=head_sha,
-                event="pull_request",
-            )
-        )  # fmt: skip
-    except NotFound:
-        raise TolcalError(
-            f"{inputs.run_workflow}: the repository has no such workflow; it measures pull "
-            "requests (input `run-workflow`)"
-        ) from None
-    made = [measuring(one) for one in found if is_measuring(one, inputs)]
-    return sorted((m for m in made if m.head_sha == head_sha), key=lambda m: m.order, reverse=True)
+    path = f"actions/workflows/{workflow}/runs"
+    made: list[Measuring] = []
+    for sha in heads:
+        try:
+            found = list(client.pages(path, "workflow_runs", head_sha=sha, event="pull_request"))
+        except NotFound:
+            raise TolcalError(
+                f"{inputs.run_workflow}: the repository has no such workflow; it measures pull "
+                "requests (input `run-workflow`)"
+            ) from None
+        of_ours = (measuring(one) for one in found if is_measuring(one, inputs))
+        made += [run for run in of_ours if run.head_sha == sha]
+    return sorted(made, key=lambda m: m.order, reverse=True)
 
 
 def is_measuring(run: dict[str, Any], inputs: Inputs) -> bool:
@@ -174,14 +177,14 @@ def measuring(run: dict[str, Any]) -> Measuring:
 
 
 def newest(
-    client: Client, inputs: Inputs, head_sha: str, known: Measuring | None = None
+    client: Client, inputs: Inputs, heads: Sequence[str], known: Measuring | None = None
 ) -> Measuring:
-    """The newest completed run for that head; Missing if there is none.
+    """The newest completed run for any of those commits; Missing if there is none.
 
     The list may lag behind, so a run that is ``known`` counts as well.
     """
-    found = runs(client, inputs, head_sha)
-    if known is not None and known.head_sha == head_sha:
+    found = runs(client, inputs, *heads)
+    if known is not None and known.head_sha in heads:
         found.append(known)
     complete = [run for run in found if run.status == "completed"]
     if complete:
@@ -189,11 +192,11 @@ def newest(
     name = inputs.run_workflow.rpartition("/")[2]
     if found:
         raise artifacts.Missing(
-            f"run {found[0].id} of {name} for {head_sha[:12]} is {found[0].status or 'not done'}; "
-            "wait for it"
+            f"run {found[0].id} of {name} for {found[0].head_sha[:12]} is "
+            f"{found[0].status or 'not done'}; wait for it"
         )
     raise artifacts.Missing(
-        f"{name} has not run for {head_sha[:12]}; push a commit, or re-run its workflow"
+        f"{name} has not run for {heads[-1][:12]}; push a commit, or re-run its workflow"
     )
 
 
