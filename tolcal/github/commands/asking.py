@@ -8,7 +8,7 @@ from typing import Any
 
 from tolcal import tomlfile
 from tolcal.github import judging, report
-from tolcal.github.approvals import measured_head
+from tolcal.github.approvals import below
 from tolcal.github.commands import replies
 from tolcal.github.commands.asked import Answer, Asked
 from tolcal.github.commands.deciding import open_pull
@@ -119,8 +119,8 @@ def _here(judged: Judged, cell: Cell) -> Iterator[str]:
 def rerun(asked: Asked) -> Answer:
     """Runs the measuring run of the head once more."""
     client, pull = asked.client, open_pull(asked)
-    head = measured_head(client, asked.inputs, pull.head_sha, pull.merge_base)
-    runs = judging.runs(client, asked.inputs, head)
+    heads, head = below(client, asked.inputs, pull.head_sha, pull.merge_base)
+    runs = judging.runs(client, asked.inputs, *heads)
     if not runs:
         raise TolcalError(
             f"no run of {asked.inputs.run_workflow} has measured {head[:7]}; push, or close and "

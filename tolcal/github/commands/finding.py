@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
-from tolcal.github import approvals, checks
+from tolcal.github import approvals
 from tolcal.github.client import Client
 from tolcal.github.commands import parse
 from tolcal.github.trailers import Trailers
@@ -15,6 +16,8 @@ from tolcal.model import Cell
 
 #: Commits of a pull request, the newest first, whose check runs are looked through.
 MAX_HEADS = 20
+#: The id of a finished check of ours, whatever its name.
+_MARK = re.compile(r"[0-9a-f]{16}( [0-9a-f]{16}){3}")
 
 
 class Approval(msgspec.Struct, frozen=True):
@@ -36,8 +39,10 @@ class Parts(msgspec.Struct, frozen=True):
     @staticmethod
     def of(head: str, external_id: str) -> tuple[str, Parts] | None:
         """Its digest and parts, from the check run on ``head``; None if it is no finished one."""
-        words = external_id.split(" ")
-        return (words[0], Parts(head, *words[1:])) if len(words) == 4 else None
+        if not _MARK.fullmatch(external_id):
+            return None
+        digest, base, history, cells = external_id.split(" ")
+        return digest, Parts(head, base, history, cells)
 
 
 def approval(commits: list[dict[str, Any]], digest: str) -> Approval | None:
@@ -93,7 +98,7 @@ def why_stale(
 
 def _checks(client: Client, sha: str) -> Iterator[tuple[str, Parts]]:
     path = f"commits/{sha}/check-runs"
-    for check in client.pages(path, "check_runs", check_name=checks.NAME, filter="all"):
+    for check in client.pages(path, "check_runs", filter="all"):
         known = Parts.of(sha, str(check.get("external_id") or ""))
         if known is not None:
             yield known
