@@ -172,6 +172,19 @@ def test_a_widening_does_not_outlive_its_base(project: Hub) -> None:
     }
 
 
+def test_a_widening_is_for_its_base_branch(project: Hub) -> None:
+    """Though another has the very same tolerances."""
+    approve(project, WIDE, WIDEN)
+    assert set(check(project).counted) == {SOFTMAX}
+    tip = project.main.git.ref("refs/heads/main")
+    assert tip
+    project.main.git.update("refs/heads/stable", tip)
+    the_pull(project).base_branch = "stable"
+    assert check(project).refused == {
+        SOFTMAX: "it was widened over another base; it has to be widened again"
+    }
+
+
 def test_nothing_counts_without_an_approval(project: Hub) -> None:
     """A number by hand."""
     edit_file(project, "atol = 0.001", "atol = 1.0")  # that of the first cell

@@ -178,6 +178,21 @@ def test_part_of_a_proposal(desk: Desk) -> None:
     assert desk.said(desk.pull) == ("completed", "success")
 
 
+def test_the_other_part_of_a_proposal_is_of_the_same_state(desk: Desk) -> None:
+    """Approving a part of it leaves the rest of its digest good, and nothing else does."""
+    digest = desk.digest
+    desk.ask("write", f"/tolcal approve {digest} softmax")
+    sha = desk.pull.head_sha[:7]
+    run = make_run(id="00000000000000bb", started="2026-04-30T00:00:00+00:00", origin="ingest")
+    history.add(desk.folder / "history", rows(run, range(50_000, 50_040)))
+    said = desk.ask("maintain", f"/tolcal widen {digest} relu/float32 because x")
+    assert said.startswith(
+        f"Not done: `{digest}` is not the present proposal, which is `{desk.digest}`: write "
+        f"approved cells of it in {sha}, which made another state of it; "
+    ), said
+    assert desk.cells[RELU] == tolerances.of_text(desk.before, PATH)[RELU]
+
+
 def test_a_rejected_proposal_cannot_be_approved(desk: Desk) -> None:
     """As long as the rejecting comment stands; whoever may not reject, has not rejected."""
     digest = desk.digest
