@@ -437,6 +437,41 @@ def test_a_changed_kernel_without_records(site: Site) -> None:
 
 
 @pytest.mark.parametrize(
+    "changes",
+    [
+        {"status": "skipped", "stats": None, "reason": "no GPU"},
+        {"case_set": "explore"},
+        {"case_set": "explore", "status": "crashed", "stats": None, "reason": "boom"},
+    ],
+    ids=str,
+)
+def test_a_changed_kernel_that_nothing_judged(site: Site, changes: dict[str, object]) -> None:
+    """Skipped, or in cases that can't block alone: its tolerance was held against nothing."""
+    pull = site.pull({TRITON: CHANGED})
+    claimed = [
+        msgspec.structs.replace(r, **changes) if r.kernel == "softmax_triton" else r
+        for r in claims(1, softmax_triton=BAD)
+    ]
+    assert site.report(site.measure(pull, claimed)) == 1
+    assert site.said(pull) == ("completed", "failure")
+    assert headline(site).startswith("### tolcal: blocked by 1 changed kernel not measured.")
+    assert "- `softmax_triton float32`: it changes here, and of the cases" in body(site)
+
+
+def test_a_dtype_that_was_not_measured(site: Site) -> None:
+    """A changed kernel needs a judged record in each dtype that has an approved tolerance."""
+    op = OP.replace('["float32"]', '["float32", "float16", "bfloat16"]')
+    cells = {**APPROVED, ("relu", "float16"): approved_cell()}
+    files = {"corpus/relu/op.toml": op, "tolerances.toml": tolerances_text(cells)}
+    site.hub.main.commit("main", files)
+    (site.folder / "corpus/relu/op.toml").write_text(op)
+    pull = site.pull({"corpus/relu/kernels/relu_triton.py": CHANGED})
+    assert site.report(site.measure(pull)) == 1
+    assert headline(site).startswith("### tolcal: blocked by 1 changed kernel not measured.")
+    assert "- `relu_triton float16`: " in body(site)
+
+
+@pytest.mark.parametrize(
     "files",
     [
         {TRITON: CHANGED},

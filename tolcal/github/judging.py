@@ -117,7 +117,7 @@ def judge(
             report_url=f"{job.server_url}/{job.repository}/actions/runs/{job.run_id}#artifacts",
             counted=tuple("/".join(cell) for cell in sorted(checked.counted)),
             unapproved=tuple(Remark("/".join(c), why) for c, why in sorted(refused.items())),
-            unmeasured=laid.unmeasured(records),
+            unmeasured=laid.unmeasured(records, in_force),
             unusable=(*unusable, *laid.unusable),
             notes=(*past.notes, *laid.notes),
             self_approval=inputs.self_approval,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -18,7 +18,7 @@ from tolcal import corpus
 from tolcal.github import pulls
 from tolcal.github.client import ApiError, Client
 from tolcal.github.pulls import Pull
-from tolcal.model import Kernel, Op, Record, TolcalError
+from tolcal.model import Kernel, Op, Record, TolcalError, Tolerances
 from tolcal.report.document import Remark
 
 #: Files that are laid over; with more, all that they touch counts as changed.
@@ -33,6 +33,8 @@ class Overlaid(msgspec.Struct, frozen=True):
 
     ops: tuple[Op, ...]
     kernels: Mapping[str, Kernel]  # by name, paths from the repository's root
+    before: tuple[Op, ...] = ()  # the default branch's
+    complete: bool = True  # ``ops`` are the head's; else the default branch's, for want of them
     changed: frozenset[str] = frozenset()  # names of kernels
     touched: frozenset[str] = frozenset()  # ops of which every kernel counts as changed
     everything: bool = False
@@ -48,16 +50,36 @@ class Overlaid(msgspec.Struct, frozen=True):
         named = {(r.kernel, r.case.op) for r in records}
         return frozenset(kernel for kernel, op in named if self.is_changed(kernel, op))
 
-    def unmeasured(self, records: Iterable[Record]) -> tuple[Remark, ...]:
-        """Changed kernels that no record is of, be it of a case that was skipped."""
-        measured = {r.kernel for r in records}
-        why = "it changes here, and the run has no record of it; measure it (`tolcal run`)"
-        return tuple(
-            Remark(kernel.name, why)
-            for op in self.ops
-            for kernel in op.kernels
-            if self.is_changed(kernel.name, op.name) and kernel.name not in measured
+    def unmeasured(self, records: Sequence[Record], approved: Tolerances) -> tuple[Remark, ...]:
+        """Changed kernels that nothing was held against a tolerance of, as ``kernel dtype``.
+
+        Without a tolerance one record of the kernel will do, be it of a case that was skipped.
+        With one a gate case has to have run, or to have failed to: nothing else can block.
+        """
+        present = {r.kernel for r in records}
+        judged = {(r.kernel, r.case.dtype) for r in records if _counts(r)}
+        none = "it changes here, and the run has no record of it; measure it (`tolcal run`)"
+        unjudged = (
+            "it changes here, and of the cases that its approved tolerance would judge none ran; "
+            "measure it (`tolcal run`)"
         )
+        found = []
+        for op in self.ops:
+            for name in (k.name for k in op.kernels if self.is_changed(k.name, op.name)):
+                if name not in present:
+                    found.append(Remark(name, none))
+                    continue
+                found += [
+                    Remark(f"{name} {dtype}", unjudged)
+                    for dtype in op.dtypes
+                    if (op.name, dtype) in approved and (name, dtype) not in judged
+                ]
+        return tuple(found)
+
+
+def _counts(record: Record) -> bool:
+    ran = record.status == "ok" and record.stats is not None
+    return record.case_set == "gate" and (ran or record.status in ("crashed", "timeout"))
 
 
 def overlay(client: Client, pull: Pull, folder: str) -> Overlaid:
