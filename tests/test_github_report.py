@@ -28,6 +28,7 @@ from github_site import (
 from github_support import hub
 from markdown_it import MarkdownIt
 from report_support import make_proposal, make_verdict
+from tests_support import make_record
 
 from tolcal.github import checks, judging, outputs, pulls, report, sticky
 from tolcal.github.checks import Outcome
@@ -521,6 +522,57 @@ def test_a_control_that_poses_as_a_buggy_kernel(site: Site) -> None:
     ]
     with pytest.raises(TolcalError, match="refused: those of softmax_triton don't say that it is"):
         site.report(site.measure(pull, posing))
+    assert site.said(pull) == ("completed", "failure")
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"kernel": "evil"}, "the corpus of this pull request has no kernel evil"),
+        (
+            {"case": make_record(op="relu", dtype="float64").case},
+            "relu_triton was measured in float64, which is no dtype of relu",
+        ),
+    ],
+    ids=str,
+)
+def test_records_of_what_the_corpus_lacks(site: Site, changes: dict[str, object], why: str) -> None:
+    """Kernels and dtypes that only the records know are refused, all records with them."""
+    pull = site.pull({TRITON: CHANGED})
+    odd = [
+        msgspec.structs.replace(r, **changes) if r.kernel == "relu_triton" else r for r in claims(1)
+    ]
+    with pytest.raises(TolcalError, match=f"records are refused: {why} .1 such kernel.;"):
+        site.report(site.measure(pull, odd))
+    assert site.said(pull) == ("completed", "failure")
+
+
+def test_records_of_too_many_kernels(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the corpus can't be read either, their number is bounded."""
+    monkeypatch.setattr(judging, "MAX_GROUPS", 5)
+    pull = site.pull({"corpus/relu/op.toml": "broken ="})
+    named = [msgspec.structs.replace(claims(1)[0], kernel=f"k{n}") for n in range(6)]
+    assert site.report(site.measure(pull, named[:5])) == 1
+    with pytest.raises(TolcalError, match="refused: of 6 kernels and dtypes, at most 5 are judged"):
+        site.report(site.measure(pull, named))
+
+
+def test_an_op_that_leaves_its_tolerance(site: Site) -> None:
+    """By another name nothing would judge it: that is said first, and blocks."""
+    files: dict[str, str | bytes | None] = {}
+    for path, text in CORPUS.items():
+        if path.startswith("corpus/relu/"):
+            files |= {path: None, path.replace("/relu/", "/relu2/"): text}
+    pull = site.pull(files)
+    moved = [
+        msgspec.structs.replace(r, case=msgspec.structs.replace(r.case, op="relu2"))
+        if r.kernel == "relu_triton"
+        else r
+        for r in claims(1, relu_triton=BAD)
+    ]
+    assert site.report(site.measure(pull, moved)) == 1
+    assert "by 1 approved tolerance whose op leaves the corpus." in headline(site)
+    assert "- `relu/float32`: it leaves the corpus here, be it under a new name" in body(site)
     assert site.said(pull) == ("completed", "failure")
 
 

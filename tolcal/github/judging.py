@@ -21,6 +21,9 @@ from tolcal.model import Cell, Op, Record, TolcalError, Tolerance, digest, one_l
 from tolcal.report.document import Document, OnPull, Remark
 from tolcal.review import review
 
+#: Kernels and dtypes that the records of a run may be of: each costs some 30 ms.
+MAX_GROUPS = 4000
+
 
 class Measuring(msgspec.Struct, frozen=True):
     """A run of the workflow that measures, as GitHub has it now."""
@@ -90,7 +93,7 @@ def judge(
     for cell in base_file.keys() - (base_file if head_file is None else head_file).keys():
         refused[cell] = "it was removed; a cell without a tolerance is judged by nothing"
     laid = overlay.overlay(client, pull, inputs.corpus)
-    _check_roles(records, laid)
+    _check_kernels(records, laid)
     found = review(
         past.table,
         records,
@@ -117,6 +120,7 @@ def judge(
             report_url=f"{job.server_url}/{job.repository}/actions/runs/{job.run_id}#artifacts",
             counted=tuple("/".join(cell) for cell in sorted(checked.counted)),
             unapproved=tuple(Remark("/".join(c), why) for c, why in sorted(refused.items())),
+            gone=tuple(r for r in laid.gone(in_force) if tuple(r.what.split("/")) not in refused),
             unmeasured=laid.unmeasured(records, in_force),
             unusable=(*unusable, *laid.unusable),
             notes=(*past.notes, *laid.notes),
@@ -232,22 +236,35 @@ def _head_file(
         return None, (Remark(named, one_line(what or str(error), 400)),)
 
 
-def _check_roles(records: Sequence[Record], laid: overlay.Overlaid) -> None:
-    """Rejected if records call a kernel something else than the corpus does.
+def _check_kernels(records: Sequence[Record], laid: overlay.Overlaid) -> None:
+    """Rejected if the records are not of the corpus's kernels, as it has them.
 
-    A control that passes for a buggy kernel would be "caught" where it regressed.
+    A control that passes for a buggy kernel would be "caught" where it regressed, and each kernel
+    that only the records know costs the report its time.
     """
-    known = {k.name: (op.name, k.role, k.corrupts) for op in laid.ops for k in op.kernels}
-    wrong = {
-        r.kernel
-        for r in records
-        if r.kernel in known and known[r.kernel] != (r.case.op, r.role, r.corrupts)
-    }
-    if wrong:
-        first = min(wrong)
-        op, role, corrupts = known[first]
-        of = f" of {corrupts}" if corrupts else ""
+    known = {k.name: (op, k) for op in laid.ops for k in op.kernels}
+    groups = {(r.kernel, r.case.op, r.case.dtype, r.role, r.corrupts) for r in records}
+    if len(groups) > MAX_GROUPS:
         raise artifacts.Rejected(
-            f"the records are refused: those of {first} don't say that it is a {role} kernel{of} "
-            f"of {op}, as the corpus does ({plural(len(wrong), 'such kernel')}); measure again"
+            f"the records are refused: of {len(groups)} kernels and dtypes, at most {MAX_GROUPS} "
+            "are judged"
+        )
+    wrong: dict[str, str] = {}
+    for kernel, op, dtype, role, corrupts in sorted(groups, key=str):
+        found = known.get(kernel)
+        if found is None:
+            if laid.complete:
+                wrong[kernel] = f"the corpus of this pull request has no kernel {kernel}"
+        elif (found[0].name, found[1].role, found[1].corrupts) != (op, role, corrupts):
+            of = f" of {found[1].corrupts}" if found[1].corrupts else ""
+            wrong[kernel] = (
+                f"those of {kernel} don't say that it is a {found[1].role} kernel{of} of "
+                f"{found[0].name}, as the corpus does"
+            )
+        elif laid.complete and dtype not in found[0].dtypes:
+            wrong[kernel] = f"{kernel} was measured in {dtype}, which is no dtype of {op}"
+    if wrong:
+        raise artifacts.Rejected(
+            f"the records are refused: {wrong[min(wrong)]} "
+            f"({plural(len(wrong), 'such kernel')}); measure again"
         )
