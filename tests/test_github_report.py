@@ -30,7 +30,7 @@ from markdown_it import MarkdownIt
 from report_support import make_proposal, make_verdict
 from tests_support import make_record
 
-from tolcal.github import checks, judging, outputs, pulls, report, sticky
+from tolcal.github import checks, judging, outputs, pulls, report, sticky, stricter
 from tolcal.github.checks import Outcome
 from tolcal.github.client import ApiError
 from tolcal.model import TolcalError
@@ -408,6 +408,58 @@ def test_its_own_tolerances_do_not_count(site: Site) -> None:
     removed = site.pull({"tolerances.toml": tolerances_text({})}, head="removed")
     assert site.report(site.measure(removed)) == 1
     assert "it was removed; a cell without a tolerance" in site.comments[-1].body
+
+
+WIDE = tolerances_text(dict.fromkeys(APPROVED, approved_cell(1.0)))
+
+
+@pytest.mark.parametrize(
+    ("left", "tip", "changed"),
+    [
+        (None, tolerances_text(APPROVED), 2),
+        (WIDE, tolerances_text(APPROVED), 2),
+        (tolerances_text(APPROVED), WIDE, 2),
+        (tolerances_text(APPROVED), None, 2),
+        (WIDE, tolerances_text({**APPROVED, ("softmax", "float32"): approved_cell(1.0)}), 1),
+    ],
+    ids=["from before", "tightened since", "widened since", "removed since", "one of two"],
+)
+def test_the_point_that_a_branch_begins_at(
+    site: Site, left: str | None, tip: str | None, changed: int
+) -> None:
+    """It is the contributor's choice, so the tip's tolerances judge as well: the stricter ones."""
+    main = site.hub.main
+    old = main.commit("main", {"tolerances.toml": left}, "as it was")
+    main.git.update("refs/heads/old", old, "0" * 40)
+    main.commit("main", {"tolerances.toml": tip}, "as it is")
+    pull = site.pull({"corpus/relu/kernels/relu_triton.py": CHANGED}, head="old")
+    assert site.report(site.measure(pull, claims(1, relu_triton=BAD))) == 1
+    assert site.said(pull) == ("completed", "failure")
+    assert headline(site).startswith("### tolcal: blocked by 1 regression.")
+    said = {1: "1 tolerance of main changed", 2: "2 tolerances of main changed"}[changed]
+    assert f"\n{said} since this branch left it, and the stricter one judges: relu/" in body(site)
+    quiet = site.report(site.measure(pull, claims(2)))
+    assert quiet == 0  # and nothing counts as changed by the branch itself
+    assert "changed since this branch left it" in body(site)
+
+
+def test_the_stricter_of_two_tolerances() -> None:
+    """One of the two as it is where it is the stricter one in all; else the bounds of both."""
+    tight, wide = approved_cell(2.0**-22), approved_cell(1.0)
+    sloped = msgspec.structs.replace(tight, atol=2.0**-23, scaled_tol=4.0, bias_tol=None)
+    cell = ("relu", "float32")
+    for left, tip in ((tight, wide), (wide, tight)):
+        assert stricter.of_both({cell: left}, {cell: tip}) == ({cell: tight}, {cell})
+    assert stricter.of_both({cell: tight}, {cell: tight}) == ({cell: tight}, set())
+    (both,) = stricter.of_both({cell: tight}, {cell: sloped})[0].values()
+    assert (both.atol, both.scaled_tol, both.bias_tol) == (2.0**-23, 2.0, 0.31)
+    # In the tip's unit: half the slope in twice the unit is the same bound.
+    assert tight.evidence
+    coarse = msgspec.structs.replace(
+        tight, scaled_tol=1.0, evidence=msgspec.structs.replace(tight.evidence, roundoff=2.0**-23)
+    )
+    (same,) = stricter.of_both({cell: tight}, {cell: coarse})[0].values()
+    assert same == coarse
 
 
 @pytest.mark.parametrize(

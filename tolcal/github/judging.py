@@ -7,13 +7,13 @@ code is the default branch's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
 
 from tolcal import tolerances
-from tolcal.github import approvals, artifacts, binding, histories, overlay, pulls
+from tolcal.github import approvals, artifacts, binding, histories, overlay, pulls, stricter
 from tolcal.github.client import ApiError, Client, NotFound
 from tolcal.github.pulls import Pull
 from tolcal.github.settings import Inputs, Job
@@ -48,7 +48,7 @@ class Judged(msgspec.Struct, frozen=True):
     measured: str  # commit: the head, without approval commits of ours on top of it
     heads: tuple[str, ...]  # commits whose runs are runs of this head: from the head to that one
     document: Document  # proposal and verdict; the proposal's digest is bound to ``measured``
-    base_file: dict[Cell, Tolerance]
+    base_file: dict[Cell, Tolerance]  # of the merge base and the base's tip, what is stricter
     head_file: dict[Cell, Tolerance] | None  # None: it can't be read
     in_force: dict[Cell, Tolerance]  # the base's, and those of the head that count
     refused: dict[Cell, str]  # cells that the head changes and that don't count, and why
@@ -83,14 +83,18 @@ def judge(
     claimed = artifacts.records(client, run.id, run.attempt, fresh=fresh)
     records = artifacts.stamp(claimed, "pull_request")
     past = histories.read(client, inputs, job)
-    base_file = _tolerances(client, inputs, pull.merge_base)
-    head_file, unusable = _head_file(client, inputs, pull, base_file)
-    checked = approvals.verified(
-        client, inputs, pull, base_file if head_file is None else head_file, base_file
-    )
+    left = _tolerances(client, inputs, pull.merge_base)
+    base_file, moved = left, frozenset[Cell]()
+    if pull.base_sha != pull.merge_base:
+        base_file, moved = stricter.of_both(left, _tolerances(client, inputs, pull.base_sha))
+    head_file, unusable = _head_file(client, inputs, pull, left)
+    theirs = left if head_file is None else head_file
+    # A cell that the head leaves as it found it is the base's, whatever that is by now.
+    own = {cell: t for cell, t in theirs.items() if t != left.get(cell)}
+    checked = approvals.verified(client, inputs, pull, base_file | own, base_file)
     in_force = base_file | dict(checked.counted)
     refused = dict(checked.refused)
-    for cell in base_file.keys() - (base_file if head_file is None else head_file).keys():
+    for cell in left.keys() - theirs.keys():
         refused[cell] = "it was removed; a cell without a tolerance is judged by nothing"
     laid = overlay.overlay(client, pull, inputs.corpus)
     _check_kernels(records, laid)
@@ -123,7 +127,7 @@ def judge(
             gone=tuple(r for r in laid.gone(in_force) if tuple(r.what.split("/")) not in refused),
             unmeasured=laid.unmeasured(records, in_force),
             unusable=(*unusable, *laid.unusable),
-            notes=(*past.notes, *laid.notes),
+            notes=(*_moved(pull, moved), *past.notes, *laid.notes),
             self_approval=inputs.self_approval,
         ),
     )
@@ -218,6 +222,18 @@ def _tolerances(client: Client, inputs: Inputs, ref: str) -> dict[Cell, Toleranc
         line = raw[: error.start].count(b"\n") + 1
         raise TolcalError(f"{inputs.tolerances}:{line}: not UTF-8; save it as UTF-8") from None
     return tolerances.of_text(text, inputs.tolerances)
+
+
+def _moved(pull: Pull, cells: Collection[Cell]) -> tuple[str, ...]:
+    """A note that the base's tip has other values than the pull request was begun with."""
+    if not cells:
+        return ()
+    named = sorted("/".join(cell) for cell in cells)
+    more = f" and {len(named) - 10} more" if len(named) > 10 else ""
+    return (
+        f"{plural(len(named), 'tolerance')} of {pull.base_ref} changed since this branch left it, "
+        f"and the stricter one judges: {', '.join(named[:10])}{more}",
+    )
 
 
 def _head_file(
