@@ -341,9 +341,30 @@ def test_a_comment_of_a_later_run_stays(site: Site) -> None:
     job, client = site.hub.job(), site.client()
     for order, kept in (((5, 2), (5, 2)), ((5, 1), (5, 2)), ((4, 9), (5, 2)), ((6, 1), (6, 1))):
         text = marker(pull.head_sha, *order) + f"{order}"
-        shown = sticky.upsert(client, job, pull.number, text, order)
+        shown = sticky.upsert(client, job, pull.number, text, lambda s, o=order: s.order > o)
         assert (shown is None) == (order != kept)
         assert body(site).endswith(f"{kept}")
+
+
+@pytest.mark.parametrize("which", ["none", "attempt", "workflow", "other", "long", "words"])
+def test_a_marker_that_stands_for_no_later_run(site: Site, which: str) -> None:
+    """Another workflow's comment, with the same token, doesn't silence the report."""
+    pull = site.pull({TRITON: CHANGED})
+    run = site.measure(pull, claims(1, softmax_triton=BAD))
+    other = site.pull({"README.md": "x\n"}, head="other")
+    begins = {
+        "none": marker("0" * 40, 10**17),
+        "attempt": marker("0" * 40, run.id, 2),
+        "workflow": marker("0" * 40, site.measure(pull, None, path=".github/workflows/x.yml").id),
+        "other": marker(other.head_sha, site.measure(other, None).id),
+        "long": marker("0" * 40, 10**30),
+        "words": "<!-- tolcal:v1 later than all -->\n",
+    }[which]
+    echo = site.hub.comment(pull, site.hub.state.bot, begins + "All good!")
+    assert site.report(run) == 1
+    assert [c.body.startswith(marker(pull.head_sha, run.id)) for c in site.comments][-1]
+    assert len(site.comments) == 1 or which in ("long", "words")
+    assert echo.body.endswith("All good!") == (which in ("long", "words"))
 
 
 def test_two_reports_that_race_to_the_first_comment(site: Site) -> None:
@@ -365,7 +386,8 @@ def test_two_reports_that_race_to_the_first_comment(site: Site) -> None:
 def test_a_report_that_is_overtaken_while_it_writes(site: Site) -> None:
     """The older text that lands last is replaced by what the newer run says."""
     pull = site.pull({TRITON: CHANGED})
-    sticky.upsert(site.client(), site.hub.job(), pull.number, marker("0" * 40, 1), (1, 1))
+    old = marker("0" * 40, 1)
+    sticky.upsert(site.client(), site.hub.job(), pull.number, old, lambda _: False)
     first = site.measure(pull, claims(1, softmax_triton=BAD))
     later: list[Run] = []
 
