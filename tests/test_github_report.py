@@ -28,8 +28,9 @@ from github_site import (
 from github_support import hub
 from markdown_it import MarkdownIt
 from report_support import make_proposal, make_verdict
+from tests_support import make_record
 
-from tolcal.github import checks, judging, outputs, pulls, report, sticky
+from tolcal.github import checks, judging, outputs, pulls, report, sticky, stricter
 from tolcal.github.checks import Outcome
 from tolcal.github.client import ApiError
 from tolcal.model import TolcalError
@@ -340,9 +341,30 @@ def test_a_comment_of_a_later_run_stays(site: Site) -> None:
     job, client = site.hub.job(), site.client()
     for order, kept in (((5, 2), (5, 2)), ((5, 1), (5, 2)), ((4, 9), (5, 2)), ((6, 1), (6, 1))):
         text = marker(pull.head_sha, *order) + f"{order}"
-        shown = sticky.upsert(client, job, pull.number, text, order)
+        shown = sticky.upsert(client, job, pull.number, text, lambda s, o=order: s.order > o)
         assert (shown is None) == (order != kept)
         assert body(site).endswith(f"{kept}")
+
+
+@pytest.mark.parametrize("which", ["none", "attempt", "workflow", "other", "long", "words"])
+def test_a_marker_that_stands_for_no_later_run(site: Site, which: str) -> None:
+    """Another workflow's comment, with the same token, doesn't silence the report."""
+    pull = site.pull({TRITON: CHANGED})
+    run = site.measure(pull, claims(1, softmax_triton=BAD))
+    other = site.pull({"README.md": "x\n"}, head="other")
+    begins = {
+        "none": marker("0" * 40, 10**17),
+        "attempt": marker("0" * 40, run.id, 2),
+        "workflow": marker("0" * 40, site.measure(pull, None, path=".github/workflows/x.yml").id),
+        "other": marker(other.head_sha, site.measure(other, None).id),
+        "long": marker("0" * 40, 10**30),
+        "words": "<!-- tolcal:v1 later than all -->\n",
+    }[which]
+    echo = site.hub.comment(pull, site.hub.state.bot, begins + "All good!")
+    assert site.report(run) == 1
+    assert [c.body.startswith(marker(pull.head_sha, run.id)) for c in site.comments][-1]
+    assert len(site.comments) == 1 or which in ("long", "words")
+    assert echo.body.endswith("All good!") == (which in ("long", "words"))
 
 
 def test_two_reports_that_race_to_the_first_comment(site: Site) -> None:
@@ -364,7 +386,8 @@ def test_two_reports_that_race_to_the_first_comment(site: Site) -> None:
 def test_a_report_that_is_overtaken_while_it_writes(site: Site) -> None:
     """The older text that lands last is replaced by what the newer run says."""
     pull = site.pull({TRITON: CHANGED})
-    sticky.upsert(site.client(), site.hub.job(), pull.number, marker("0" * 40, 1), (1, 1))
+    old = marker("0" * 40, 1)
+    sticky.upsert(site.client(), site.hub.job(), pull.number, old, lambda _: False)
     first = site.measure(pull, claims(1, softmax_triton=BAD))
     later: list[Run] = []
 
@@ -409,6 +432,58 @@ def test_its_own_tolerances_do_not_count(site: Site) -> None:
     assert "it was removed; a cell without a tolerance" in site.comments[-1].body
 
 
+WIDE = tolerances_text(dict.fromkeys(APPROVED, approved_cell(1.0)))
+
+
+@pytest.mark.parametrize(
+    ("left", "tip", "changed"),
+    [
+        (None, tolerances_text(APPROVED), 2),
+        (WIDE, tolerances_text(APPROVED), 2),
+        (tolerances_text(APPROVED), WIDE, 2),
+        (tolerances_text(APPROVED), None, 2),
+        (WIDE, tolerances_text({**APPROVED, ("softmax", "float32"): approved_cell(1.0)}), 1),
+    ],
+    ids=["from before", "tightened since", "widened since", "removed since", "one of two"],
+)
+def test_the_point_that_a_branch_begins_at(
+    site: Site, left: str | None, tip: str | None, changed: int
+) -> None:
+    """It is the contributor's choice, so the tip's tolerances judge as well: the stricter ones."""
+    main = site.hub.main
+    old = main.commit("main", {"tolerances.toml": left}, "as it was")
+    main.git.update("refs/heads/old", old, "0" * 40)
+    main.commit("main", {"tolerances.toml": tip}, "as it is")
+    pull = site.pull({"corpus/relu/kernels/relu_triton.py": CHANGED}, head="old")
+    assert site.report(site.measure(pull, claims(1, relu_triton=BAD))) == 1
+    assert site.said(pull) == ("completed", "failure")
+    assert headline(site).startswith("### tolcal: blocked by 1 regression.")
+    said = {1: "1 tolerance of main changed", 2: "2 tolerances of main changed"}[changed]
+    assert f"\n{said} since this branch left it, and the stricter one judges: relu/" in body(site)
+    quiet = site.report(site.measure(pull, claims(2)))
+    assert quiet == 0  # and nothing counts as changed by the branch itself
+    assert "changed since this branch left it" in body(site)
+
+
+def test_the_stricter_of_two_tolerances() -> None:
+    """One of the two as it is where it is the stricter one in all; else the bounds of both."""
+    tight, wide = approved_cell(2.0**-22), approved_cell(1.0)
+    sloped = msgspec.structs.replace(tight, atol=2.0**-23, scaled_tol=4.0, bias_tol=None)
+    cell = ("relu", "float32")
+    for left, tip in ((tight, wide), (wide, tight)):
+        assert stricter.of_both({cell: left}, {cell: tip}) == ({cell: tight}, {cell})
+    assert stricter.of_both({cell: tight}, {cell: tight}) == ({cell: tight}, set())
+    (both,) = stricter.of_both({cell: tight}, {cell: sloped})[0].values()
+    assert (both.atol, both.scaled_tol, both.bias_tol) == (2.0**-23, 2.0, 0.31)
+    # In the tip's unit: half the slope in twice the unit is the same bound.
+    assert tight.evidence
+    coarse = msgspec.structs.replace(
+        tight, scaled_tol=1.0, evidence=msgspec.structs.replace(tight.evidence, roundoff=2.0**-23)
+    )
+    (same,) = stricter.of_both({cell: tight}, {cell: coarse})[0].values()
+    assert same == coarse
+
+
 @pytest.mark.parametrize(
     ("text", "place"),
     [
@@ -434,6 +509,41 @@ def test_a_changed_kernel_without_records(site: Site) -> None:
     left = [r for r in claims(1) if r.kernel != "softmax_triton"]
     assert site.report(site.measure(pull, left)) == 1
     assert headline(site).startswith("### tolcal: blocked by 2 changed kernels not measured.")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"status": "skipped", "stats": None, "reason": "no GPU"},
+        {"case_set": "explore"},
+        {"case_set": "explore", "status": "crashed", "stats": None, "reason": "boom"},
+    ],
+    ids=str,
+)
+def test_a_changed_kernel_that_nothing_judged(site: Site, changes: dict[str, object]) -> None:
+    """Skipped, or in cases that can't block alone: its tolerance was held against nothing."""
+    pull = site.pull({TRITON: CHANGED})
+    claimed = [
+        msgspec.structs.replace(r, **changes) if r.kernel == "softmax_triton" else r
+        for r in claims(1, softmax_triton=BAD)
+    ]
+    assert site.report(site.measure(pull, claimed)) == 1
+    assert site.said(pull) == ("completed", "failure")
+    assert headline(site).startswith("### tolcal: blocked by 1 changed kernel not measured.")
+    assert "- `softmax_triton float32`: it changes here, and of the cases" in body(site)
+
+
+def test_a_dtype_that_was_not_measured(site: Site) -> None:
+    """A changed kernel needs a judged record in each dtype that has an approved tolerance."""
+    op = OP.replace('["float32"]', '["float32", "float16", "bfloat16"]')
+    cells = {**APPROVED, ("relu", "float16"): approved_cell()}
+    files = {"corpus/relu/op.toml": op, "tolerances.toml": tolerances_text(cells)}
+    site.hub.main.commit("main", files)
+    (site.folder / "corpus/relu/op.toml").write_text(op)
+    pull = site.pull({"corpus/relu/kernels/relu_triton.py": CHANGED})
+    assert site.report(site.measure(pull)) == 1
+    assert headline(site).startswith("### tolcal: blocked by 1 changed kernel not measured.")
+    assert "- `relu_triton float16`: " in body(site)
 
 
 @pytest.mark.parametrize(
@@ -486,6 +596,57 @@ def test_a_control_that_poses_as_a_buggy_kernel(site: Site) -> None:
     ]
     with pytest.raises(TolcalError, match="refused: those of softmax_triton don't say that it is"):
         site.report(site.measure(pull, posing))
+    assert site.said(pull) == ("completed", "failure")
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"kernel": "evil"}, "the corpus of this pull request has no kernel evil"),
+        (
+            {"case": make_record(op="relu", dtype="float64").case},
+            "relu_triton was measured in float64, which is no dtype of relu",
+        ),
+    ],
+    ids=str,
+)
+def test_records_of_what_the_corpus_lacks(site: Site, changes: dict[str, object], why: str) -> None:
+    """Kernels and dtypes that only the records know are refused, all records with them."""
+    pull = site.pull({TRITON: CHANGED})
+    odd = [
+        msgspec.structs.replace(r, **changes) if r.kernel == "relu_triton" else r for r in claims(1)
+    ]
+    with pytest.raises(TolcalError, match=f"records are refused: {why} .1 such kernel.;"):
+        site.report(site.measure(pull, odd))
+    assert site.said(pull) == ("completed", "failure")
+
+
+def test_records_of_too_many_kernels(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the corpus can't be read either, their number is bounded."""
+    monkeypatch.setattr(judging, "MAX_GROUPS", 5)
+    pull = site.pull({"corpus/relu/op.toml": "broken ="})
+    named = [msgspec.structs.replace(claims(1)[0], kernel=f"k{n}") for n in range(6)]
+    assert site.report(site.measure(pull, named[:5])) == 1
+    with pytest.raises(TolcalError, match="refused: of 6 kernels and dtypes, at most 5 are judged"):
+        site.report(site.measure(pull, named))
+
+
+def test_an_op_that_leaves_its_tolerance(site: Site) -> None:
+    """By another name nothing would judge it: that is said first, and blocks."""
+    files: dict[str, str | bytes | None] = {}
+    for path, text in CORPUS.items():
+        if path.startswith("corpus/relu/"):
+            files |= {path: None, path.replace("/relu/", "/relu2/"): text}
+    pull = site.pull(files)
+    moved = [
+        msgspec.structs.replace(r, case=msgspec.structs.replace(r.case, op="relu2"))
+        if r.kernel == "relu_triton"
+        else r
+        for r in claims(1, relu_triton=BAD)
+    ]
+    assert site.report(site.measure(pull, moved)) == 1
+    assert "by 1 approved tolerance whose op leaves the corpus." in headline(site)
+    assert "- `relu/float32`: it leaves the corpus here, be it under a new name" in body(site)
     assert site.said(pull) == ("completed", "failure")
 
 

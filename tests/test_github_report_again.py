@@ -8,6 +8,8 @@ from github_site import BAD, claims, trusted
 from github_support import hub
 from tests_support import make_stats
 
+from tolcal.github import report
+
 __all__ = ["desk", "hub", "trusted"]
 
 #: What the widening lets in.
@@ -70,3 +72,27 @@ def test_an_old_run_of_a_head_that_was_pushed_over(desk: Desk) -> None:
     desk.upload(desk.run, claims(1, relu_triton=BAD))
     assert desk.report(desk.run) == 0
     assert desk.hub.checks(desk.pull.head_sha) == []
+
+
+def test_an_approval_overtakes_a_report(desk: Desk) -> None:
+    """Complaint 19: of one run, what is shown for the head that it has by now stays."""
+    begun = desk.report(desk.run)
+    assert begun == 1
+    assert "blocked by 1 regression" in headline(desk)
+    said = desk.say("maintain", WIDEN)
+    job = desk.job(desk.run)
+    desk.hub.on("POST graphql", lambda: desk.handle(said))
+    report.report(desk.client(), desk.inputs, job)  # is about to write what it found before
+    assert desk.pull.head_sha != desk.measured
+    assert "no regressions" in headline(desk)
+    assert conclusion(desk) == "success"
+
+
+def test_an_approval_that_was_pushed_over(desk: Desk) -> None:
+    """Back at the measured commit the comment of the approval's head is not later."""
+    desk.ask("maintain", WIDEN)
+    assert "no regressions" in headline(desk)
+    desk.hub.main.git.update(f"refs/heads/{desk.pull.head_branch}", desk.measured)
+    desk.hub.state.moved(desk.hub.main, desk.pull.head_branch)
+    assert desk.report(desk.run) == 1
+    assert "blocked by 1 regression" in headline(desk)

@@ -7,19 +7,22 @@ code is the default branch's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
 
 from tolcal import tolerances
-from tolcal.github import approvals, artifacts, binding, histories, overlay, pulls
+from tolcal.github import approvals, artifacts, binding, histories, overlay, pulls, stricter
 from tolcal.github.client import ApiError, Client, NotFound
 from tolcal.github.pulls import Pull
 from tolcal.github.settings import Inputs, Job
 from tolcal.model import Cell, Op, Record, TolcalError, Tolerance, digest, one_line, plural
 from tolcal.report.document import Document, OnPull, Remark
 from tolcal.review import review
+
+#: Kernels and dtypes that the records of a run may be of: each costs some 30 ms.
+MAX_GROUPS = 4000
 
 
 class Measuring(msgspec.Struct, frozen=True):
@@ -45,7 +48,7 @@ class Judged(msgspec.Struct, frozen=True):
     measured: str  # commit: the head, without approval commits of ours on top of it
     heads: tuple[str, ...]  # commits whose runs are runs of this head: from the head to that one
     document: Document  # proposal and verdict; the proposal's digest is bound to ``measured``
-    base_file: dict[Cell, Tolerance]
+    base_file: dict[Cell, Tolerance]  # of the merge base and the base's tip, what is stricter
     head_file: dict[Cell, Tolerance] | None  # None: it can't be read
     in_force: dict[Cell, Tolerance]  # the base's, and those of the head that count
     refused: dict[Cell, str]  # cells that the head changes and that don't count, and why
@@ -80,17 +83,21 @@ def judge(
     claimed = artifacts.records(client, run.id, run.attempt, fresh=fresh)
     records = artifacts.stamp(claimed, "pull_request")
     past = histories.read(client, inputs, job)
-    base_file = _tolerances(client, inputs, pull.merge_base)
-    head_file, unusable = _head_file(client, inputs, pull, base_file)
-    checked = approvals.verified(
-        client, inputs, pull, base_file if head_file is None else head_file, base_file
-    )
+    left = _tolerances(client, inputs, pull.merge_base)
+    base_file, moved = left, frozenset[Cell]()
+    if pull.base_sha != pull.merge_base:
+        base_file, moved = stricter.of_both(left, _tolerances(client, inputs, pull.base_sha))
+    head_file, unusable = _head_file(client, inputs, pull, left)
+    theirs = left if head_file is None else head_file
+    # A cell that the head leaves as it found it is the base's, whatever that is by now.
+    own = {cell: t for cell, t in theirs.items() if t != left.get(cell)}
+    checked = approvals.verified(client, inputs, pull, base_file | own, base_file)
     in_force = base_file | dict(checked.counted)
     refused = dict(checked.refused)
-    for cell in base_file.keys() - (base_file if head_file is None else head_file).keys():
+    for cell in left.keys() - theirs.keys():
         refused[cell] = "it was removed; a cell without a tolerance is judged by nothing"
     laid = overlay.overlay(client, pull, inputs.corpus)
-    _check_roles(records, laid)
+    _check_kernels(records, laid)
     found = review(
         past.table,
         records,
@@ -117,9 +124,10 @@ def judge(
             report_url=f"{job.server_url}/{job.repository}/actions/runs/{job.run_id}#artifacts",
             counted=tuple("/".join(cell) for cell in sorted(checked.counted)),
             unapproved=tuple(Remark("/".join(c), why) for c, why in sorted(refused.items())),
-            unmeasured=laid.unmeasured(records),
+            gone=tuple(r for r in laid.gone(in_force) if tuple(r.what.split("/")) not in refused),
+            unmeasured=laid.unmeasured(records, in_force),
             unusable=(*unusable, *laid.unusable),
-            notes=(*past.notes, *laid.notes),
+            notes=(*_moved(pull, moved), *past.notes, *laid.notes),
             self_approval=inputs.self_approval,
         ),
     )
@@ -216,6 +224,18 @@ def _tolerances(client: Client, inputs: Inputs, ref: str) -> dict[Cell, Toleranc
     return tolerances.of_text(text, inputs.tolerances)
 
 
+def _moved(pull: Pull, cells: Collection[Cell]) -> tuple[str, ...]:
+    """A note that the base's tip has other values than the pull request was begun with."""
+    if not cells:
+        return ()
+    named = sorted("/".join(cell) for cell in cells)
+    more = f" and {len(named) - 10} more" if len(named) > 10 else ""
+    return (
+        f"{plural(len(named), 'tolerance')} of {pull.base_ref} changed since this branch left it, "
+        f"and the stricter one judges: {', '.join(named[:10])}{more}",
+    )
+
+
 def _head_file(
     client: Client, inputs: Inputs, pull: Pull, base_file: dict[Cell, Tolerance]
 ) -> tuple[dict[Cell, Tolerance] | None, tuple[Remark, ...]]:
@@ -232,22 +252,35 @@ def _head_file(
         return None, (Remark(named, one_line(what or str(error), 400)),)
 
 
-def _check_roles(records: Sequence[Record], laid: overlay.Overlaid) -> None:
-    """Rejected if records call a kernel something else than the corpus does.
+def _check_kernels(records: Sequence[Record], laid: overlay.Overlaid) -> None:
+    """Rejected if the records are not of the corpus's kernels, as it has them.
 
-    A control that passes for a buggy kernel would be "caught" where it regressed.
+    A control that passes for a buggy kernel would be "caught" where it regressed, and each kernel
+    that only the records know costs the report its time.
     """
-    known = {k.name: (op.name, k.role, k.corrupts) for op in laid.ops for k in op.kernels}
-    wrong = {
-        r.kernel
-        for r in records
-        if r.kernel in known and known[r.kernel] != (r.case.op, r.role, r.corrupts)
-    }
-    if wrong:
-        first = min(wrong)
-        op, role, corrupts = known[first]
-        of = f" of {corrupts}" if corrupts else ""
+    known = {k.name: (op, k) for op in laid.ops for k in op.kernels}
+    groups = {(r.kernel, r.case.op, r.case.dtype, r.role, r.corrupts) for r in records}
+    if len(groups) > MAX_GROUPS:
         raise artifacts.Rejected(
-            f"the records are refused: those of {first} don't say that it is a {role} kernel{of} "
-            f"of {op}, as the corpus does ({plural(len(wrong), 'such kernel')}); measure again"
+            f"the records are refused: of {len(groups)} kernels and dtypes, at most {MAX_GROUPS} "
+            "are judged"
+        )
+    wrong: dict[str, str] = {}
+    for kernel, op, dtype, role, corrupts in sorted(groups, key=str):
+        found = known.get(kernel)
+        if found is None:
+            if laid.complete:
+                wrong[kernel] = f"the corpus of this pull request has no kernel {kernel}"
+        elif (found[0].name, found[1].role, found[1].corrupts) != (op, role, corrupts):
+            of = f" of {found[1].corrupts}" if found[1].corrupts else ""
+            wrong[kernel] = (
+                f"those of {kernel} don't say that it is a {found[1].role} kernel{of} of "
+                f"{found[0].name}, as the corpus does"
+            )
+        elif laid.complete and dtype not in found[0].dtypes:
+            wrong[kernel] = f"{kernel} was measured in {dtype}, which is no dtype of {op}"
+    if wrong:
+        raise artifacts.Rejected(
+            f"the records are refused: {wrong[min(wrong)]} "
+            f"({plural(len(wrong), 'such kernel')}); measure again"
         )

@@ -7,6 +7,7 @@ it may be cut anywhere and run again: there is one comment, one check and no dup
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ import msgspec
 from tolcal import files
 from tolcal.github import approvals, artifacts, checks, judging, outputs, pulls, sticky
 from tolcal.github.checks import Conclusion, Outcome
-from tolcal.github.client import ApiError, Client
+from tolcal.github.client import ApiError, Client, NotFound
 from tolcal.github.judging import Judged, Measuring
 from tolcal.github.pulls import Pull
 from tolcal.github.settings import Inputs, Job
@@ -222,9 +223,10 @@ def publish(client: Client, inputs: Inputs, job: Job, judged: Judged) -> Conclus
     outputs.summary(job, FORMATS["summary"](document))
     values: dict[str, Any] = {}
     if inputs.comment:
-        shown = sticky.upsert(client, job, pull.number, comment, judged.run.order)
+        later = functools.partial(_is_later, client, inputs, judged)
+        shown = sticky.upsert(client, job, pull.number, comment, later)
         if shown is None:
-            outputs.say("the comment shows a later run already and stays")
+            outputs.say("the comment shows a later run or head already and stays")
         else:
             values["comment-url"] = sticky.url(job, pull.number, shown)
     headline = text.headline(document.proposal, document.verdict, document.pull)
@@ -242,6 +244,30 @@ def publish(client: Client, inputs: Inputs, job: Job, judged: Judged) -> Conclus
     )
     outputs.say(f"pull request {pull.number}: {conclusion}: {headline}")
     return conclusion
+
+
+def _is_later(client: Client, inputs: Inputs, judged: Judged, shown: sticky.Shown) -> bool:
+    """Whether a comment that is there shows something later than what is to be written.
+
+    That is a later run of this pull request, if there is such a run; or the same run for a head
+    with approvals that came since, if that is the head by now.
+    """
+    pull = judged.pull
+    if shown.order < judged.run.order:
+        return False
+    if shown.order == judged.run.order:
+        now = client.get(f"pulls/{pull.number}")["head"]["sha"]
+        return shown.head not in judged.heads and bool(now == shown.head)
+    try:
+        run = client.get(f"actions/runs/{shown.run}")
+    except NotFound:
+        return False
+    source = run.get("head_repository") or {}
+    return (
+        judging.is_measuring(run, inputs)
+        and judging.measuring(run).attempt >= shown.attempt
+        and (source.get("id"), run.get("head_branch")) == (pull.head_repository_id, pull.head_ref)
+    )
 
 
 def _counts(document: Document) -> dict[str, int | str]:
