@@ -306,21 +306,28 @@ def test_status(desk: Desk) -> None:
 def test_explain(desk: Desk) -> None:
     """Why this number: rows, runs, devices, the worst case with the line that replays it."""
     said = desk.ask("read", "/tolcal explain relu/float32")
-    assert re.sub(r"relu_triton:[0-9a-f]{16}", "relu_triton:CASE", said) == (
+    judged = desk.judged
+    c = next(c for c in judged.document.proposal.cells if (c.op, c.dtype) == RELU)
+    assert c.tolerance
+    assert c.plots
+    (worst,) = (s for s in c.plots.kernels[0].shapes[:1])
+    (f,) = (f for f in judged.document.verdict.findings if f.op == "relu")  # type: ignore[union-attr]
+    held = text.held_out_claim(0, c.runs)
+    assert said == (
         "**`relu/float32`**\n\n"
         "- in force: residual at most 1.49012e-08 + 0 u (&#124;ref&#124; + sigma), bias at most "
         "0.31; approved by `a-maintainer` at `2026-04-01T10:12:00+00:00` in #7\n"
         "- it rests on 800 rows of 20 runs on NVIDIA H200; 0 of 20 held-out runs red (at most "
         "14.0 % of runs, 95 % confidence); detectable recall -\n"
-        "- proposed (looser): residual at most 4.48e-08 + 0 u (&#124;ref&#124; + sigma), bias at "
-        "most 0.01; of the error at the median element 7.5e-8 is allowed now, 1.0e-7 "
-        "proposed (1.4x looser)\n"
-        f"- from 800 rows of {desk.runs} runs on NVIDIA H200; "
-        f"{text.held_out_claim(0, desk.runs)}; detectable recall -\n"
-        "- worst case of a control: `relu_triton` at `B=1 S=7 H=256` needs 0.5 of what is "
-        "proposed; `tolcal replay relu_triton:CASE`\n"
-        "- here: regression of `relu_triton` in 6 of 6 cases, worst at `B=1 S=7 H=256`; `tolcal "
-        "replay relu_triton:CASE`"
+        f"- proposed (looser): residual at most {c.tolerance.atol:g} + 0 u (&#124;ref&#124; + "
+        f"sigma), bias at most 0.01; of the error at the median element 7.5e-8 is allowed now, "
+        f"{text.scientific(c.allowed_proposed)} proposed ({text.factor(c.tightening)})\n"
+        f"- from {c.rows} rows of {c.runs} runs on NVIDIA H200; {held}; detectable recall -\n"
+        f"- worst case of a control: `relu_triton` at `{worst.dims}` needs "
+        f"{text.number(worst.share)} of what is proposed; "
+        f"`tolcal replay relu_triton:{worst.case}`\n"
+        "- here: regression of `relu_triton` in 6 of 6 cases, worst at `B=1 S=7 H=256`; "
+        f"`tolcal replay {f.worst}`"
     )
     assert desk.ask("read", "/tolcal explain relu/float16") == (
         "Not done: relu/float16: neither approved nor in the history; did you mean 'relu/float32'?"
