@@ -33,6 +33,7 @@ from tests_support import make_record
 from tolcal.github import checks, judging, outputs, pulls, report, sticky, stricter
 from tolcal.github.checks import Outcome
 from tolcal.github.client import ApiError
+from tolcal.github.settings import Inputs
 from tolcal.model import TolcalError
 from tolcal.report.document import Document
 
@@ -224,6 +225,46 @@ def test_github_enterprise_server(site: Site) -> None:
     assert site.report(site.measure(pull)) == 0
     assert site.said(pull) == ("completed", "success")
     assert f"[Report]({site.hub.api.url}/octo/kernels/actions/runs/" in body(site)
+
+
+def test_two_corpora_in_one_repository(site: Site) -> None:
+    """Each has its own check and comment, or the green one would replace the red one."""
+    for path, text in {**CORPUS, "tolerances.toml": tolerances_text(APPROVED)}.items():
+        (site.folder / "b" / path).parent.mkdir(parents=True, exist_ok=True)
+        (site.folder / "b" / path).write_text(text)
+        site.hub.main.commit("main", {f"b/{path}": text})
+    pull = site.pull({TRITON: CHANGED, f"b/{TRITON}": CHANGED})
+    workflow = ".github/workflows/b.yml"
+    second = {"corpus": "b/corpus", "tolerances": "b/tolerances.toml", "run_workflow": workflow}
+    runs = [site.measure(pull, claims(1, softmax_triton=BAD)), site.measure(pull, path=workflow)]
+    for _ in range(2):  # again: each finds its own
+        assert [site.report(runs[0]), site.report(runs[1], **second)] == [1, 0]
+    assert [(c.values["name"], c.values["conclusion"]) for c in site.hub.checks(pull.head_sha)] == [
+        ("tolcal", "failure"),
+        ("tolcal (b/corpus, b.yml)", "success"),
+    ]
+    one, other = (c.body.splitlines()[1] for c in site.comments)
+    assert one.startswith("### tolcal: blocked by 1 regression.")
+    assert other.startswith("### tolcal (b/corpus, b.yml): no regressions.")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "name"),
+    [
+        (Inputs(), "tolcal"),
+        (Inputs(corpus="kernels"), "tolcal (kernels)"),
+        (Inputs(corpus="p/k", tolerances="p/tolerances.toml"), "tolcal (p/k)"),
+        (Inputs(corpus="p/k"), "tolcal (p/k, tolerances.toml)"),
+        (Inputs(tolerances="t.toml"), "tolcal (t.toml)"),
+        (Inputs(run_workflow=".github/workflows/amd.yml"), "tolcal (amd.yml)"),
+    ],
+)
+def test_names_of_checks(inputs: Inputs, name: str) -> None:
+    """No two setups have the same one."""
+    assert checks.name(inputs) == name
+    long = [checks.name(Inputs(corpus="x" * 200 + end)) for end in "ab"]
+    assert len(set(long)) == 2
+    assert max(map(len, long)) <= checks.MAX_NAME
 
 
 # --- which pull request ---------------------------------------------------------------------
