@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -30,9 +31,10 @@ from markdown_it import MarkdownIt
 from report_support import make_proposal, make_verdict
 from tests_support import make_record
 
-from tolcal.github import checks, judging, outputs, pulls, report, sticky, stricter
+from tolcal.github import checks, judging, outputs, overlay, pulls, report, sticky, stricter
 from tolcal.github.checks import Outcome
 from tolcal.github.client import ApiError
+from tolcal.github.settings import Inputs
 from tolcal.model import TolcalError
 from tolcal.report.document import Document
 
@@ -190,7 +192,7 @@ def test_a_run_that_judged_nothing_is_no_success(site: Site) -> None:
 
 def test_documents_only(site: Site) -> None:
     """Nothing counts as changed, so nothing can regress; the corpus isn't read again."""
-    pull = site.pull({"README.md": "more\n", "corpus/softmax/NOTES.md": "x\n"})
+    pull = site.pull({"README.md": "more\n", "corpus/NOTES.md": "x\n"})
     assert site.report(site.measure(pull, claims(1, softmax_triton=BAD))) == 0
     assert "1 false positive" in headline(site)
     assert site.said(pull) == ("completed", "success")
@@ -224,6 +226,46 @@ def test_github_enterprise_server(site: Site) -> None:
     assert site.report(site.measure(pull)) == 0
     assert site.said(pull) == ("completed", "success")
     assert f"[Report]({site.hub.api.url}/octo/kernels/actions/runs/" in body(site)
+
+
+def test_two_corpora_in_one_repository(site: Site) -> None:
+    """Each has its own check and comment, or the green one would replace the red one."""
+    for path, text in {**CORPUS, "tolerances.toml": tolerances_text(APPROVED)}.items():
+        (site.folder / "b" / path).parent.mkdir(parents=True, exist_ok=True)
+        (site.folder / "b" / path).write_text(text)
+        site.hub.main.commit("main", {f"b/{path}": text})
+    pull = site.pull({TRITON: CHANGED, f"b/{TRITON}": CHANGED})
+    workflow = ".github/workflows/b.yml"
+    second = {"corpus": "b/corpus", "tolerances": "b/tolerances.toml", "run_workflow": workflow}
+    runs = [site.measure(pull, claims(1, softmax_triton=BAD)), site.measure(pull, path=workflow)]
+    for _ in range(2):  # again: each finds its own
+        assert [site.report(runs[0]), site.report(runs[1], **second)] == [1, 0]
+    assert [(c.values["name"], c.values["conclusion"]) for c in site.hub.checks(pull.head_sha)] == [
+        ("tolcal", "failure"),
+        ("tolcal (b/corpus, b.yml)", "success"),
+    ]
+    one, other = (c.body.splitlines()[1] for c in site.comments)
+    assert one.startswith("### tolcal: blocked by 1 regression.")
+    assert other.startswith("### tolcal (b/corpus, b.yml): no regressions.")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "name"),
+    [
+        (Inputs(), "tolcal"),
+        (Inputs(corpus="kernels"), "tolcal (kernels)"),
+        (Inputs(corpus="p/k", tolerances="p/tolerances.toml"), "tolcal (p/k)"),
+        (Inputs(corpus="p/k"), "tolcal (p/k, tolerances.toml)"),
+        (Inputs(tolerances="t.toml"), "tolcal (t.toml)"),
+        (Inputs(run_workflow=".github/workflows/amd.yml"), "tolcal (amd.yml)"),
+    ],
+)
+def test_names_of_checks(inputs: Inputs, name: str) -> None:
+    """No two setups have the same one."""
+    assert checks.name(inputs) == name
+    long = [checks.name(Inputs(corpus="x" * 200 + end)) for end in "ab"]
+    assert len(set(long)) == 2
+    assert max(map(len, long)) <= checks.MAX_NAME
 
 
 # --- which pull request ---------------------------------------------------------------------
@@ -553,6 +595,8 @@ def test_a_dtype_that_was_not_measured(site: Site) -> None:
         {"corpus/softmax/reference.py": CORPUS["corpus/softmax/reference.py"] + "\n"},
         {"corpus/softmax/op.toml": CORPUS["corpus/softmax/op.toml"].replace("[7]", "[7, 8]")},
         {"corpus/softmax/kernels/helper.cu": "// loaded when it runs"},
+        {"corpus/softmax/scale.txt": "2.0"},
+        {"corpus/softmax/NOTES.md": "a kernel may read it\n"},
         {"corpus/common.json": "{}"},
         {"corpus/softmax/op.toml": "broken ="},
         {TRITON: "x = (\n"},
@@ -566,6 +610,73 @@ def test_what_makes_a_kernel_a_changed_one(site: Site, files: dict[str, str]) ->
     pull = site.pull(files)
     assert site.report(site.measure(pull, claims(1, softmax_triton=BAD))) == 1
     assert "### tolcal: blocked by 1 regression" in headline(site)
+
+
+LIBRARY = {
+    TRITON: "import torch\nfrom mylib import kernels\n\nrun = kernels.run\n",
+    "mylib/__init__.py": "",
+    "mylib/kernels.py": "from . import inner\nfrom other.deep import it\n\nrun = it\n",
+    "mylib/inner.py": "broken = (\n",
+    "mylib/code/kernel.cu": "// 1",
+    "src/other/deep.py": "it = 1\n",
+    "unrelated.py": "it = 1\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "changed"),
+    [
+        ("mylib/kernels.py", True),
+        ("mylib/__init__.py", True),
+        ("mylib/inner.py", True),
+        ("mylib/code/kernel.cu", True),
+        ("src/other/deep.py", True),
+        ("other/deep.py", True),  # would be found first
+        ("torch.py", True),
+        ("src/torch/__init__.py", True),
+        ("mylib", True),  # a submodule
+        ("mylib/README.md", False),
+        ("mylib/unused.py", False),
+        ("unrelated.py", False),
+        ("pyproject.toml", False),
+        ("tests/torch.py", False),
+    ],
+)
+def test_modules_beside_the_corpus(site: Site, path: str, changed: bool) -> None:
+    """What a kernel imports from elsewhere in the repository is its source, too."""
+    for name, text in LIBRARY.items():
+        (site.folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (site.folder / name).write_text(text)
+    pull = pulls.read(site.client(), site.pull({"README.md": "more\n"}).number)
+    laid = overlay.overlay(
+        site.client(), msgspec.structs.replace(pull, files=(path, "docs/x.py")), "corpus"
+    )
+    assert ("softmax_triton" in laid.changed) == changed
+    assert ("relu_triton" in laid.changed) == ("/torch" in f"/{path}" and changed)
+    assert not laid.everything
+
+
+def test_a_module_beside_the_corpus_regresses(site: Site) -> None:
+    """The kernel's own file is as it was, and the verdict is that of a changed kernel."""
+    for name, text in LIBRARY.items():
+        (site.folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (site.folder / name).write_text(text)
+    site.hub.main.commit("main", LIBRARY)
+    pull = site.pull({"mylib/kernels.py": "run = 2\n"})
+    assert site.report(site.measure(pull, claims(1, softmax_triton=BAD))) == 1
+    assert "### tolcal: blocked by 1 regression" in headline(site)
+
+
+@pytest.mark.parametrize("path", ["corpus", "pkg"])
+def test_a_corpus_that_is_a_submodule(site: Site, path: str) -> None:
+    """Its files can't be compared, so every kernel counts as changed."""
+    shutil.copytree("corpus", "pkg/corpus")
+    folder = "corpus" if path == "corpus" else "pkg/corpus"
+    pull = pulls.read(site.client(), site.pull({"README.md": "more\n"}).number)
+    pull = msgspec.structs.replace(pull, files=(path,))
+    laid = overlay.overlay(site.client(), pull, folder)
+    assert laid.everything
+    assert laid.notes
 
 
 def test_another_kernel_of_the_op_is_not_changed(site: Site) -> None:

@@ -121,6 +121,7 @@ def judge(
         pull=OnPull(
             number=pull.number,
             run=run.id,
+            name=inputs.name,
             report_url=f"{job.server_url}/{job.repository}/actions/runs/{job.run_id}#artifacts",
             counted=tuple("/".join(cell) for cell in sorted(checked.counted)),
             unapproved=tuple(Remark("/".join(c), why) for c, why in sorted(refused.items())),

@@ -7,15 +7,16 @@ the API and laid over a copy of it.
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import msgspec
 
-from tolcal import corpus
+from tolcal import corpus, imports
 from tolcal.github import pulls
 from tolcal.github.client import ApiError, Client
 from tolcal.github.pulls import Pull
@@ -24,9 +25,9 @@ from tolcal.report.document import Remark
 
 #: Files that are laid over; with more, all that they touch counts as changed.
 MAX_FILES = 200
-#: What `corpus.load` reads of an op. Documents change nothing, and all else may be loaded by a
-#: kernel when it runs.
-READ, IGNORED = (".py", ".toml"), (".md", ".rst", ".txt")
+#: What `corpus.load` reads of an op. All else in its folder may be loaded by a kernel when it runs;
+#: outside of it documents change nothing.
+READ, DOCUMENTS = (".py", ".toml"), (".md", ".rst")
 
 
 class Overlaid(msgspec.Struct, frozen=True):
@@ -104,10 +105,15 @@ def overlay(client: Client, pull: Pull, folder: str) -> Overlaid:
     if pull.files is None:
         note = "over 300 files differ from the merge base, so every kernel counts as changed"
         return _unread(before, everything=True, notes=(note,))
-    inside = [p for p in map(PurePosixPath, pull.files) if p.is_relative_to(prefix)]
-    relevant = [p.relative_to(prefix) for p in inside if p.suffix.lower() not in IGNORED]
+    files = [PurePosixPath(path) for path in pull.files]
+    if any(prefix.is_relative_to(path) for path in files):
+        note = f"{folder} is no plain folder (a submodule, say), so every kernel counts as changed"
+        return _unread(before, everything=True, notes=(note,))
+    beside = frozenset(_importing(before, files))
+    inside = [p.relative_to(prefix) for p in files if p.is_relative_to(prefix)]
+    relevant = [p for p in inside if len(p.parts) > 1 or p.suffix.lower() not in DOCUMENTS]
     if not relevant:
-        return Overlaid(before, _by_name(before), before)
+        return Overlaid(before, _by_name(before), before, changed=beside)
     # What lies in an op's folder and is no source of it, and what lies in none.
     loose = {p.parts[0] for p in relevant if len(p.parts) > 1 and p.suffix not in READ}
     everything = any(len(p.parts) == 1 for p in relevant)
@@ -118,7 +124,9 @@ def overlay(client: Client, pull: Pull, folder: str) -> Overlaid:
             f"{len(sources)} files of the corpus change, over {MAX_FILES}: they aren't read, and "
             "all kernels of their ops count as changed"
         )
-        return _unread(before, touched=touched, everything=everything, notes=(note,))
+        return _unread(
+            before, changed=beside, touched=touched, everything=everything, notes=(note,)
+        )
     with tempfile.TemporaryDirectory(prefix="tolcal-") as root:
         try:
             _lay_over(client, pull, here, Path(root) / prefix, prefix, sources)
@@ -128,8 +136,10 @@ def overlay(client: Client, pull: Pull, folder: str) -> Overlaid:
         except (TolcalError, OSError) as error:
             said = str(error).replace(f"{Path(root)}/", "")
             unusable = (Remark(folder, said),)
-            return _unread(before, touched=touched, everything=everything, unusable=unusable)
-    changed = frozenset(_differing(before, after))
+            return _unread(
+                before, changed=beside, touched=touched, everything=everything, unusable=unusable
+            )
+    changed = beside | _differing(before, after)
     return Overlaid(
         after,
         _by_name(after),
@@ -164,7 +174,8 @@ def _by_name(ops: Iterable[Op]) -> dict[str, Kernel]:
 
 
 def _load(folder: Path) -> tuple[Op, ...]:
-    return corpus.load(folder) if any(folder.glob("*/op.toml")) else ()
+    # Of what lies outside the folder a copy of it has nothing: `_importing` asks for that.
+    return corpus.load(folder, alone=True) if any(folder.glob("*/op.toml")) else ()
 
 
 def _lay_over(
@@ -199,3 +210,45 @@ def _differing(before: Iterable[Op], after: Iterable[Op]) -> set[str]:
 
     was = hashes(before)
     return {name for name, values in hashes(after).items() if was.get(name) != values}
+
+
+def _importing(ops: Iterable[Op], files: Collection[PurePosixPath]) -> Iterator[str]:
+    """Kernels that import one of these files from the repository, or whose reference does.
+
+    That is a module, one that would be found in its place, the folder of one (if it is a
+    submodule), and what else is in the folder of one, documents apart.
+    """
+    if not files:
+        return
+    root = Path.cwd()
+    known: dict[str, bool] = {}
+
+    def touched(path: str) -> bool:
+        if path not in known:
+            known[path] = _touched(imports.of(Path(path), root), root, files)
+        return known[path]
+
+    for op in ops:
+        of_all = touched(op.reference_path)
+        yield from (k.name for k in op.kernels if of_all or touched(k.path))
+
+
+def _touched(found: imports.Imports, root: Path, files: Collection[PurePosixPath]) -> bool:
+    linked = {Path(os.path.realpath(file)) for file in found.files}
+    sought = {
+        PurePosixPath(place.relative_to(root).as_posix())
+        for place in found.places | linked
+        if place.is_relative_to(root)
+    }
+    sought |= {folder for place in sought for folder in place.parents}
+    roots = {root / name for name in imports.ROOTS}
+    packages = {
+        PurePosixPath(file.parent.relative_to(root).as_posix())
+        for file in found.files
+        if file.parent not in roots and file.is_relative_to(root)
+    }
+    return any(
+        file in sought
+        or (file.suffix not in (".py", *DOCUMENTS) and not packages.isdisjoint(file.parents))
+        for file in files
+    )

@@ -82,6 +82,7 @@ def report(client: Client, inputs: Inputs, job: Job) -> int:
         outputs.say(f"nothing to do: {event}")
         return 0
     sha = event.run.head_sha
+    called = checks.name(inputs)
     pulls_of = _measured_by(client, inputs, event)
     if len(pulls_of) > 1:
         numbers = sorted(pull.number for pull in pulls_of)
@@ -92,16 +93,16 @@ def report(client: Client, inputs: Inputs, job: Job) -> int:
         outputs.say(why)
         # A check is of a commit, so anything milder would let both of them pass.
         for head in dict.fromkeys(pull.head_sha for pull in pulls_of):
-            checks.finish(client, job, head, _without(event.run, "failure", why))
+            checks.finish(client, job, head, _without(event.run, "failure", why), called)
         return 1
     if not pulls_of:
         why = f"no open pull request has the head {sha}: it was pushed to, closed or merged"
         outputs.say(f"nothing to do: {why}")
-        checks.settle(client, job, sha, _without(event.run, "cancelled", why))
+        checks.settle(client, job, sha, _without(event.run, "cancelled", why), called)
         return 0
     (pull,) = pulls_of
     if event.step == "start":
-        checks.start(client, job, pull.head_sha, event.run.id, event.run.attempt)
+        checks.start(client, job, pull.head_sha, event.run.id, event.run.attempt, called)
         outputs.say(f"run {event.run.id} measures pull request {pull.number}")
         return 0
     # The event's attempt may have been run again since: the API knows.
@@ -159,7 +160,8 @@ def _judge_and_publish(
         raise  # GitHub can't be asked or told anything: the job is red, and can be run again
     except TolcalError as error:
         # What is wrong is said where it is looked for, and the comment stays what it was.
-        checks.finish(client, job, pull.head_sha, _without(run, "failure", str(error)))
+        said = _without(run, "failure", str(error))
+        checks.finish(client, job, pull.head_sha, said, checks.name(inputs))
         outputs.outputs(job, {"verdict": "failure"})
         raise
     conclusion = publish(client, inputs, job, judged)
@@ -177,7 +179,8 @@ def _say_missing(
     if inputs.fail_on == ("never",):
         conclusion = "neutral"
     outputs.say(f"{conclusion}: {why}")
-    checks.finish(client, job, pull.head_sha, _without(run, conclusion, why))
+    said = _without(run, conclusion, why)
+    checks.finish(client, job, pull.head_sha, said, checks.name(inputs))
     outputs.outputs(job, {"verdict": conclusion})
     return 1 if conclusion == "failure" else 0
 
@@ -237,7 +240,7 @@ def publish(client: Client, inputs: Inputs, job: Job, judged: Judged) -> Conclus
         summary=re.sub(r"\A<!--.*?-->\n", "", comment),
         annotations=checks.annotations_of(document.verdict),
     )
-    checks.finish(client, job, pull.head_sha, outcome)
+    checks.finish(client, job, pull.head_sha, outcome, checks.name(inputs))
     outputs.outputs(
         job,
         {"verdict": conclusion, **_counts(document), **values, "report-path": page},

@@ -20,7 +20,8 @@ from tolcal.github.settings import Job
 from tolcal.model import TolcalError
 
 _MARKER = re.compile(
-    r"<!-- tolcal:v1 head=([0-9a-f]{40}) run=([0-9]{1,18}) attempt=([0-9]{1,9}) -->"
+    r"<!-- tolcal:v1 head=([0-9a-f]{40}) run=([0-9]{1,18}) attempt=([0-9]{1,9})"
+    r"(?: of=([0-9a-f]{16}))? -->"
 )
 _QUERY = """
 query($owner: String!, $name: String!, $number: Int!, $after: String) {
@@ -43,6 +44,7 @@ class Shown(msgspec.Struct, frozen=True):
     head: str
     run: int
     attempt: int
+    of: str = ""  # digest of the setup's name, "" for the default one
 
     @property
     def order(self) -> tuple[int, int]:
@@ -60,7 +62,7 @@ class Mine(msgspec.Struct, frozen=True):
     def shown(self) -> Shown | None:
         """None: not the sticky comment."""
         found = _MARKER.match(self.body)
-        return Shown(found[1], int(found[2]), int(found[3])) if found else None
+        return Shown(found[1], int(found[2]), int(found[3]), found[4] or "") if found else None
 
 
 def mine(client: Client, job: Job, number: int) -> Iterator[Mine]:
@@ -90,8 +92,13 @@ def upsert(
         is_later: whether what another comment says that it is of is real, and later than this.
     """
 
+    own = Mine(0, body).shown
+    if own is None:
+        raise AssertionError("the comment's text has no marker")
+
     def known() -> list[Mine]:
-        return sorted((m for m in mine(client, job, number) if m.shown), key=lambda m: m.id)
+        ours = (m for m in mine(client, job, number) if m.shown and m.shown.of == own.of)
+        return sorted(ours, key=lambda m: m.id)
 
     def made() -> dict[str, Any] | None:
         return next(({"id": m.id} for m in known() if _same(m.body, body)), None)

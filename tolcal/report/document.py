@@ -37,6 +37,7 @@ class OnPull(msgspec.Struct, frozen=True):
     unusable: tuple[Remark, ...] = ()
     notes: tuple[str, ...] = ()
     self_approval: bool = False  # a widening may be approved by its own author
+    name: str = ""  # of the setup, where a repository has several: its own paths
 
     @property
     def blocks(self) -> bool:
