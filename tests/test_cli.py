@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import io
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -473,7 +474,7 @@ def test_approve_says_why_there_is_nothing_to_do(
     """Of a cell that was named, by what the proposal says of it."""
     (cell,) = (c for c in proposal.cells if (c.op, c.dtype) == ("softmax", "float32"))
     cell = msgspec.structs.replace(cell, state=state, needs_rows=9)
-    other = msgspec.structs.replace(proposal, cells=(cell,))
+    other = msgspec.structs.replace(proposal, cells=(cell,)).sealed()
     (here / "P.json").write_text(to_json(Document(other)))
     assert refused(["approve", "P.json", "softmax/float32", *options], capsys) == says
 
@@ -505,8 +506,37 @@ def test_approve_refuses_unknown_cells_and_comparisons(
     assert refused(["approve", "P.json", "softmacs"], capsys) == (
         "softmacs: no cell of that name in the proposal; did you mean 'softmax'?"
     )
-    (here / "K.json").write_text(to_json(Document(msgspec.structs.replace(proposal, by="kernel"))))
+    other = msgspec.structs.replace(proposal, by="kernel").sealed()
+    (here / "K.json").write_text(to_json(Document(other)))
     assert "by kernel is for comparison" in refused(["approve", "K.json"], capsys)
+    assert not (here / "tolerances.toml").exists()
+
+
+def _edited(proposal: dict[str, Any], what: str) -> None:
+    (cell,) = (c for c in proposal["cells"] if c["tolerance"])
+    if what == "atol":
+        cell["tolerance"]["atol"] = 0.5
+    elif what == "evidence":
+        cell["tolerance"]["evidence"]["runs"] = 500
+    elif what == "state":
+        cell["state"] = "tighten"
+    else:
+        proposal.pop("seal")
+
+
+@pytest.mark.parametrize("what", ["atol", "evidence", "state", "seal"])
+def test_approve_refuses_a_proposal_that_was_edited(
+    here: Path, proposal_file: Path, what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Numbers that nothing measured are not written as measured ones, nor their evidence."""
+    content = json.loads(proposal_file.read_text())
+    _edited(content, what)
+    proposal_file.write_text(json.dumps(content))
+    assert re.fullmatch(
+        r"P\.json: its cells have the digest [0-9a-f]{16}, its seal is ([0-9a-f]{16}|missing): it "
+        r"was edited, .*; make it again \(`tolcal calibrate --json`\), and change .*",
+        refused(["approve", "P.json", "--by", "me"], capsys),
+    )
     assert not (here / "tolerances.toml").exists()
 
 

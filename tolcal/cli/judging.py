@@ -139,6 +139,7 @@ def approve(args: argparse.Namespace) -> int:
     settings = config.load(args)
     document = read(Path(args.proposal))
     proposal = document.proposal
+    approving.must_be_unedited(proposal, args.proposal)
     cells = text.to_approve(proposal)
     if args.widen is not None:
         if not args.cells or not args.widen.strip():
