@@ -240,7 +240,7 @@ def test_a_widening_is_offered_where_it_would_be_taken(
     )
     rendered = markdown.comment(made)
     helps = f"the fit proposes nothing wider ({changes['state']}"
-    assert ("`/tolcal widen 9c1e7a40d2b86f13 softmax/float16 because ...`" in rendered) == widen
+    assert ("`/tolcal widen 9c1e7a40d2b86f13 softmax/float16 because REASON`" in rendered) == widen
     assert (f"{helps}{', needs 620 more rows' if 'note' in changes else ''}): " in rendered) == (
         not widen
     )

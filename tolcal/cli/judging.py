@@ -142,7 +142,7 @@ def approve(args: argparse.Namespace) -> int:
     approving.must_be_unedited(proposal, args.proposal)
     cells = text.to_approve(proposal)
     if args.widen is not None:
-        if not args.cells or not args.widen.strip():
+        if not args.cells or approving.is_no_reason(args.widen):
             raise TolcalError("--widen REASON: name the cells to widen, and give a reason")
         cells += approving.to_widen(proposal)
     if args.cells:

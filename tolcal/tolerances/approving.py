@@ -41,6 +41,11 @@ def must_be_unedited(proposal: Proposal, name: str) -> None:
         )
 
 
+def is_no_reason(text: str) -> bool:
+    """Whether it says nothing: no letter, or the ``REASON`` of a line that was copied."""
+    return text.strip(" .,:;!<>[]\"'`") == "REASON" or not any(c.isalpha() for c in text)
+
+
 def to_widen(proposal: Proposal) -> list[CellProposal]:
     """Cells that only a widening lets in: those that would be looser."""
     return [c for c in proposal.cells if c.state == "looser" and c.tolerance]
