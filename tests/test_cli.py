@@ -512,6 +512,28 @@ def test_approve_refuses_unknown_cells_and_comparisons(
     assert not (here / "tolerances.toml").exists()
 
 
+def test_a_claim_of_locked_runs_needs_locked_runs(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A typo, or runs of other ops, is no proof that every buggy kernel is caught."""
+    history.add(here / "h", records())
+    argv = ["calibrate", "--history", "h", "--corpus", str(CORPUS), "--json", "P.json", "--locked"]
+    assert refused([*argv, "nope"], capsys) == "--locked nope: no such file or folder"
+    other = [
+        msgspec.structs.replace(r, case=msgspec.structs.replace(r.case, op="gelu"))
+        for r in records()
+    ]
+    history.add(here / "other", other)
+    assert main([*argv, "other"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "tolcal: --locked other: no explore case of a control that the proposal has a tolerance "
+        "for, so nothing was judged; name runs of the ops of --history h"
+    )
+    assert not (here / "P.json").exists()
+    assert main([*argv, "h"]) == 0
+    assert "Locked runs: 0 of 4 red" in capsys.readouterr().out
+
+
 def _edited(proposal: dict[str, Any], what: str) -> None:
     (cell,) = (c for c in proposal["cells"] if c["tolerance"])
     if what == "atol":

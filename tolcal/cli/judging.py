@@ -59,6 +59,12 @@ def calibrate(args: argparse.Namespace) -> int:
         )
     if apart:
         locked = stage.locked(history.read(apart), proposal, legacy)
+        if not locked.held_out.rows and not locked.paper.rows:
+            raise TolcalError(
+                f"--locked {' '.join(map(str, apart))}: no explore case of a control that the "
+                "proposal has a tolerance for, so nothing was judged; name runs of the ops of "
+                f"--history {' '.join(map(str, settings.history))}"
+            )
         proposal = msgspec.structs.replace(proposal, locked=locked)
     document = Document(proposal)
     if out:

@@ -197,12 +197,12 @@ def locked_claim(locked: Locked) -> str:
     detectable = sum(b.proposed.detectable for b in locked.buggy if b.proposed)
     flagged = sum(b.proposed.detectable_flagged for b in locked.buggy if b.proposed)
     every = "; ".join(locked.missed) or "every buggy kernel caught in every run"
+    seen = f"Detectable recall {percent(flagged / detectable)}; {every}" if detectable else ""
     return (
         f"Locked runs: {ours.runs_with_false_alarms} of {ours.runs} red (at most {bound:.1f} % of "
         f"runs, 95 % confidence), {ours.false_alarms} of {ours.rows} control rows flagged; "
         f"the paper's rule: {paper.runs_with_false_alarms} of {paper.runs} red, "
-        f"{paper.false_alarms} rows. Detectable recall "
-        f"{percent(flagged / detectable if detectable else None)}; {every}."
+        f"{paper.false_alarms} rows. {seen or 'No buggy kernel was judged'}."
     )
 
 
