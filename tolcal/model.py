@@ -97,6 +97,9 @@ DTYPES: dict[str, DType] = {
         DType("float8_e5m2", 8, 3, -14, 57344.0),
     )
 }
+#: Rows a control needs for a fit: below that one history in a hundred holds no ill-conditioned
+#: case.
+MIN_ROWS = 720
 
 
 def digest(*parts: object) -> str:

@@ -29,6 +29,7 @@ from tolcal.calibrate.evaluate import (
 )
 from tolcal.calibrate.rows import Control, controls_of, judged_rows
 from tolcal.model import (
+    MIN_ROWS,
     SHARE_MAX,
     Baseline,
     BuggyRecall,
@@ -48,8 +49,6 @@ from tolcal.model import (
 
 __all__ = ["baseline", "calibrate", "judged_rows", "locked"]
 
-#: Rows a control needs: below that one history in a hundred holds no ill-conditioned case.
-MIN_ROWS = 720
 #: A tightening below this factor, or seen in fewer runs, is not worth a maintainer's time.
 WORTH = 1.25
 WORTH_RUNS = 3
@@ -354,8 +353,8 @@ def _notes(
     lacking = int(good["residual_max"].isna().sum())
     if lacking and rule == "residual":
         notes.append(
-            f"{lacking} of {len(good)} rows are imported and lack envelopes: they are left out of "
-            "the residual rule"
+            f"{lacking} of {len(good)} rows come from another tool, without what the fit needs, and "
+            "are left out of it"
         )
     broken = int(((good["role"] == "control") & (good["nonfinite_mismatch"] > 0)).sum())
     if broken:
