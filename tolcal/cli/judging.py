@@ -160,7 +160,12 @@ def approve(args: argparse.Namespace) -> int:
     by = args.by or _git_user()
     now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     known = _known_to_check(settings.tolerances)
-    useless = {(c.op, c.dtype): why for c in cells if (why := rules.gone((c.op, c.dtype), known))}
+    useless = {
+        (c.op, c.dtype): why for c in cells if (why := rules.gone((c.op, c.dtype), known, False))
+    }
+    why = next(iter(useless.values()), "") + (", and so on" if len(useless) > 1 else "")
+    if useless and args.cells:
+        raise TolcalError(f"`tolcal check` would refuse {names(list(useless))}: {why}")
     values = approving.values(
         [c for c in cells if (c.op, c.dtype) not in useless],
         tolerances.read(settings.tolerances),
@@ -169,11 +174,11 @@ def approve(args: argparse.Namespace) -> int:
         "calibrate again (`tolcal calibrate --json`)",
     )
     if useless:
-        why, more = next(iter(useless.values())), "" if len(useless) == 1 else ", and so on"
-        print(
-            f"left out, since `tolcal check` would refuse it: {names(list(useless))}: {why}{more}"
-        )
-    if not values and useless:
+        print(f"left out, since `tolcal check` would refuse it: {names(list(useless))}: {why}")
+        if not values:
+            return 0
+    if not values:
+        print(f"nothing to approve: {settings.tolerances} has these numbers already")
         return 0
     tolerances.write(settings.tolerances, values)
     print(f"{plural(len(values), 'cell')} written to {settings.tolerances} in the name of "
