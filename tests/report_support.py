@@ -170,7 +170,7 @@ def busy() -> Document:
     proposal = make_proposal(
         *cells, buggy=BUGGY, runs=(run,), locked=locked,
         notes=("18 runs dated 2026-11-29 to 2026-11-30 (2 distinct days, 2 distinct GPUs)",
-               "12 of 4692 rows come from another tool, without what the fit needs, and are left out of it"),
+               "12 of 4692 rows come from another tool, without what the fit needs"),
     )  # fmt: skip
     return Document(proposal, verdict, base="77b0d12" + "0" * 33, attempt="1")
 

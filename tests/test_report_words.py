@@ -70,8 +70,9 @@ def test_the_first_pull_request_has_a_next_step() -> None:
     """Nothing approved and no history yet: which workflow to run, and how much is there."""
     first = Document(make_proposal(), NOTHING["uncalibrated"], pull=OnPull(41, 1))
     step = (
-        "This says nothing about the change. **Next step**: run the workflow *tolcal ingest* on the "
-        "default branch (Actions, Run workflow) until the controls have 720 rows a cell (now 0); "
+        "This says nothing about the change. **Next step**: run the workflow *tolcal ingest* on "
+        "the default branch (Actions, Run workflow) until the controls have 720 rows a cell (now "
+        "0); "
     )
     assert step in markdown.comment(first).split("<details>")[0]
     lacking = [
@@ -222,7 +223,8 @@ def test_red_runs_are_said_where_one_approves() -> None:
     rendered = markdown.comment(Document(red, make_verdict()))
     warning = (
         "Mind before you approve: 18 of 18 held-out runs red (at most 100.0 % of runs, 95 % "
-        "confidence).\n\nThis approves the cell above:\n```\ntolcal approve out/proposal.json\n```\n"
+        "confidence).\n\nThis approves the cell above:\n```\n"
+        "tolcal approve out/proposal.json\n```\n"
     )
     assert warning in rendered
     assert "Mind" not in markdown.comment(busy())

@@ -353,8 +353,7 @@ def _notes(
     lacking = int(good["residual_max"].isna().sum())
     if lacking and rule == "residual":
         notes.append(
-            f"{lacking} of {len(good)} rows come from another tool, without what the fit needs, and "
-            "are left out of it"
+            f"{lacking} of {len(good)} rows come from another tool, without what the fit needs"
         )
     broken = int(((good["role"] == "control") & (good["nonfinite_mismatch"] > 0)).sum())
     if broken:
