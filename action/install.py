@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))  # where PYTHONSAFEPATH is set it is not there
-from log import ActionError, fail, stopped
+from log import ActionError, fail, needed, stopped
 
 #: Never installed again nor upgraded where the runner has them: builds for one GPU stack.
 KEPT = ("torch", "triton", "numpy")
@@ -115,12 +115,12 @@ def install(environment: Mapping[str, str]) -> Path:
     mode = environment.get("TOLCAL_INPUT_MODE", "")
     if mode not in EXTRAS:
         raise ActionError(f"mode: {mode!r}; one of {', '.join(EXTRAS)} is needed")
-    source = Path(environment["GITHUB_ACTION_PATH"]).resolve()
+    source = Path(needed(environment, "GITHUB_ACTION_PATH")).resolve()
     given = environment.get("TOLCAL_INPUT_WHEELHOUSE", "")
     wheelhouse = Path(given).absolute() if given else None
     if wheelhouse is not None and not wheelhouse.is_dir():
         raise ActionError(f"wheelhouse: {wheelhouse} is no folder on this runner")
-    folder = Path(environment["RUNNER_TEMP"]) / "tolcal-venv"
+    folder = Path(needed(environment, "RUNNER_TEMP")) / "tolcal-venv"
     wanted = [mode, str(source), str(wheelhouse), sys.executable]
     note = folder / "tolcal.json"
     if note.is_file() and json.loads(note.read_text()) == wanted:

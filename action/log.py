@@ -5,11 +5,18 @@ from __future__ import annotations
 import contextlib
 import secrets
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 
 class ActionError(Exception):
     """One line for the user: what, observed, next step."""
+
+
+def needed(environment: Mapping[str, str], name: str) -> str:
+    """A variable that every runner sets. ActionError where it is missing."""
+    if not environment.get(name):
+        raise ActionError(f"{name} is not set: this script runs as a step of the action")
+    return environment[name]
 
 
 @contextlib.contextmanager

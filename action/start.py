@@ -12,13 +12,14 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))  # where PYTHONSAFEPATH is set it is not there
-from log import ActionError, fail, stopped
+from log import ActionError, escape, fail, needed, stopped
 
 #: input -> option, by mode; an empty input leaves the default (pyproject.toml's, in mode run).
 RUN = {
@@ -65,7 +66,9 @@ def given(environment: Mapping[str, str], name: str) -> str:
 
 def out(environment: Mapping[str, str]) -> Path:
     """The folder of results: outside the checkout unless it is named."""
-    return Path(given(environment, "out") or Path(environment["RUNNER_TEMP"]) / "tolcal-out")
+    return Path(
+        given(environment, "out") or Path(needed(environment, "RUNNER_TEMP")) / "tolcal-out"
+    )
 
 
 def domain(environment: Mapping[str, str], event: Mapping[str, Any]) -> str:
@@ -96,16 +99,19 @@ def arguments(environment: Mapping[str, str], event: Mapping[str, Any]) -> list[
             if value:
                 options.append(f"--{name}" if value == "true" else f"--no-{name}")
         return ["github", mode, *options, f"--out={out(environment)}"]
-    if environment.get("GITHUB_EVENT_NAME") in TRUSTED_EVENTS:
+    kind = environment.get("GITHUB_EVENT_NAME")
+    if kind in TRUSTED_EVENTS:
         raise ActionError(
-            f"mode: run executes the code of the checkout, and a job of {TRUSTED_EVENTS} may hold "
-            "a token that can write: measure in a workflow on pull_request"
+            f"mode: run executes the code of the checkout, and a job on {kind} may hold a token "
+            "that can write: measure in a workflow on pull_request"
         )
-    cache = Path(given(environment, "cache-directory") or f"{environment['RUNNER_TEMP']}/triton")
+    cache = Path(
+        given(environment, "cache-directory") or f"{needed(environment, 'RUNNER_TEMP')}/triton"
+    )
     return [
         "run", *options,
         # The same for all shards, and again when failed ones are run again: they are one run.
-        f"--seed={int(environment['GITHUB_RUN_ID'])}",
+        f"--seed={int(needed(environment, 'GITHUB_RUN_ID'))}",
         f"--triton-cache={cache.absolute() / domain(environment, event)}",
         f"--out={out(environment) / 'records.jsonl.gz'}",
         "--overwrite",
@@ -139,17 +145,36 @@ def write_outputs(environment: Mapping[str, str]) -> None:
         file.write(f"records={records}\nrecords-artifact={name}\n")
 
 
-def run(command: list[str], environment: Mapping[str, str]) -> int:
-    """Its exit status; a cancelled job's signal goes on to it, so that it ends in order."""
-    child = subprocess.Popen(command, env=dict(environment), stdin=subprocess.DEVNULL)
+def run(command: list[str], environment: Mapping[str, str]) -> tuple[int, str]:
+    """Its exit status, and the last that it said of itself on standard error.
+
+    That is a pipe, on which tolcal draws no bars. A cancelled job's signal goes on to it, so that
+    it ends in order.
+    """
+    child = subprocess.Popen(
+        command, env=dict(environment), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
 
     def hand_on(number: int, frame: FrameType | None) -> None:
         child.send_signal(number)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, hand_on)
+    said = ""
+
+    def copy() -> None:
+        nonlocal said
+        assert child.stderr is not None
+        while line := child.stderr.readline(1 << 16):
+            os.write(2, line)
+            if line.startswith(b"tolcal: "):
+                said = line.decode("utf-8", "replace").removeprefix("tolcal: ").strip()[:2000]
+
+    copying = threading.Thread(target=copy, daemon=True)
+    copying.start()
     status = child.wait()
-    return status if status >= 0 else 128 - status
+    copying.join(5)  # what a kernel has left behind may hold the pipe for good
+    return (status if status >= 0 else 128 - status), said
 
 
 def main(environment: Mapping[str, str]) -> int:
@@ -163,14 +188,16 @@ def main(environment: Mapping[str, str]) -> int:
     command = [str(Path(sys.executable).with_name("tolcal")), *arguments(environment, event)]
     mode = given(environment, "mode")
     with stopped():
-        status = run(command, for_child(environment))
+        status, said = run(command, for_child(environment))
     if mode == "run" and status in (0, 1):
         write_outputs(environment)
     if status == 1 and mode != "ingest":
         print(f"tolcal {mode}: there are findings; the check on the pull request says which")
         return 0
     if status:
-        print(f"::error title=tolcal::tolcal {mode} ended with exit status {status}: see the log")
+        # In mode run the pull request's code may have said anything: its words stay in the log.
+        why = "see the log" if mode == "run" or not said else escape(said)
+        print(f"::error title=tolcal::tolcal {mode} ended with exit status {status}: {why}")
     return status
 
 

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import io
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -258,6 +259,38 @@ def test_broken_op_toml(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert refused(argv, capsys) == expected
 
 
+def test_mistakes_are_found_before_anything_is_measured(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A history that is a file, a replay without a case, a dtype that is none."""
+    pytest.importorskip("torch")
+    write_op(here / "corpus")
+    (here / "r.jsonl.gz").touch()
+    assert refused(["run", "--history", "r.jsonl.gz"], capsys) == (
+        "--history r.jsonl.gz: is a file; name a folder to add records to"
+    )
+    assert refused(["replay", "double"], capsys) == (
+        "double: give KERNEL:CASE, as the `tolcal replay` lines of reports have it"
+    )
+    assert refused(["show", "double/fp16"], capsys).startswith("no dtype 'fp16': known are ")
+    assert main(["show", "double/float32"]) == 0
+    assert "double/float32" in capsys.readouterr().out
+
+
+def test_a_file_that_is_no_proposal(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Records, and a proposal of another version, are called what they are."""
+    (here / "r.jsonl.gz").write_bytes(b"\x1f\x8b")
+    assert refused(["report", "r.jsonl.gz"], capsys) == (
+        "r.jsonl.gz: gzip, so records rather than a proposal; make one of them with `tolcal "
+        "calibrate --history r.jsonl.gz --json P.json`"
+    )
+    (here / "P.json").write_text('{"schema": 2}')
+    assert 'expected an object with "schema": 1, not 2: it is another' in refused(
+        ["report", "P.json"], capsys
+    )
+    assert refused(["check"], capsys).startswith("tolerances.toml: there is none yet; `tolcal cal")
+
+
 def test_broken_tolerances(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A broken tolerances.toml is one line with file and line."""
     (here / "tolerances.toml").write_text("schema = 1\n[softmax.float61]\natol = 1\n")
@@ -272,7 +305,8 @@ def test_broken_tolerances(here: Path, capsys: pytest.CaptureFixture[str]) -> No
         ("[tool.tolcal]\ncolour = 1\n",
          ":2: tool.tolcal.colour: Object contains unknown field `colour`"),
         ("[tool.tolcal.cases]\n\ngates = 1\n",
-         ":3: tool.tolcal.cases.gates: Object contains unknown field `gates`"),
+         ":3: tool.tolcal.cases.gates: Object contains unknown field `gates`; known: gate, "
+         "explore; did you mean 'gate'?"),
         ("[tool.tolcal]\ncorpus = 'c'\ntimeout = 'long'\n",
          ":3: tool.tolcal.timeout: Expected `float`, got `str`"),
         ("[tool]\ntolcal = 3\n", ":2: tool.tolcal: Expected `object`, got `int`"),
@@ -308,14 +342,14 @@ def test_bad_configuration(
     ],
 )  # fmt: skip
 def test_bad_option(argv: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A bad option or value exits 2; below the usage one line says which and what is needed."""
+    """A bad option or value exits 2, and one line says which and what is needed."""
     with pytest.raises(SystemExit) as caught:
         main(argv)
     assert caught.value.code == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert "Traceback" not in err
-    assert expected in err.splitlines()[-1]
+    (line,) = err.splitlines()
+    assert expected in line
 
 
 # --- exit status 3 and others ---------------------------------------------------------------
@@ -473,7 +507,7 @@ def test_approve_says_why_there_is_nothing_to_do(
     """Of a cell that was named, by what the proposal says of it."""
     (cell,) = (c for c in proposal.cells if (c.op, c.dtype) == ("softmax", "float32"))
     cell = msgspec.structs.replace(cell, state=state, needs_rows=9)
-    other = msgspec.structs.replace(proposal, cells=(cell,))
+    other = msgspec.structs.replace(proposal, cells=(cell,)).sealed()
     (here / "P.json").write_text(to_json(Document(other)))
     assert refused(["approve", "P.json", "softmax/float32", *options], capsys) == says
 
@@ -490,12 +524,20 @@ def test_approve_leaves_out_what_check_would_refuse(
     assert main(["approve", "P.json", "--by", "me"]) == 0
     assert capsys.readouterr().out.startswith(
         "left out, since `tolcal check` would refuse it: softmax/float32: no op 'softmax' in the "
-        "corpus; drop the cell"
+        "corpus; list an op that only tests know under `test_ops`"
+    )
+    assert refused(["approve", "P.json", "softmax/float32"], capsys) == (
+        "`tolcal check` would refuse softmax/float32: no op 'softmax' in the corpus; list an op "
+        "that only tests know under `test_ops` in [tool.tolcal]"
     )
     assert not (here / "tolerances.toml").exists()
     (here / "pyproject.toml").write_text('[tool.tolcal]\ntest_ops = ["softmax"]\n')
     assert main(["approve", "P.json", "--by", "me"]) == 0
     assert capsys.readouterr().out == "1 cell written to tolerances.toml in the name of me\n"
+    assert main(["approve", "P.json", "--by", "me"]) == 0
+    assert capsys.readouterr().out == (
+        "nothing to approve: tolerances.toml has these numbers already\n"
+    )
 
 
 def test_approve_refuses_unknown_cells_and_comparisons(
@@ -505,8 +547,59 @@ def test_approve_refuses_unknown_cells_and_comparisons(
     assert refused(["approve", "P.json", "softmacs"], capsys) == (
         "softmacs: no cell of that name in the proposal; did you mean 'softmax'?"
     )
-    (here / "K.json").write_text(to_json(Document(msgspec.structs.replace(proposal, by="kernel"))))
+    other = msgspec.structs.replace(proposal, by="kernel").sealed()
+    (here / "K.json").write_text(to_json(Document(other)))
     assert "by kernel is for comparison" in refused(["approve", "K.json"], capsys)
+    assert not (here / "tolerances.toml").exists()
+
+
+def test_a_claim_of_locked_runs_needs_locked_runs(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A typo, or runs of other ops, is no proof that every buggy kernel is caught."""
+    history.add(here / "h", records())
+    argv = ["calibrate", "--history", "h", "--corpus", str(CORPUS), "--json", "P.json", "--locked"]
+    assert refused([*argv, "nope"], capsys) == "--locked nope: no such file or folder"
+    other = [
+        msgspec.structs.replace(r, case=msgspec.structs.replace(r.case, op="gelu"))
+        for r in records()
+    ]
+    history.add(here / "other", other)
+    assert main([*argv, "other"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "tolcal: --locked other: no explore case of a control that the proposal has a tolerance "
+        "for, so nothing was judged; name runs of the ops of --history h"
+    )
+    assert not (here / "P.json").exists()
+    assert main([*argv, "h"]) == 0
+    assert "Locked runs: 0 of 4 red" in capsys.readouterr().out
+
+
+def _edited(proposal: dict[str, Any], what: str) -> None:
+    (cell,) = (c for c in proposal["cells"] if c["tolerance"])
+    if what == "atol":
+        cell["tolerance"]["atol"] = 0.5
+    elif what == "evidence":
+        cell["tolerance"]["evidence"]["runs"] = 500
+    elif what == "state":
+        cell["state"] = "tighten"
+    else:
+        proposal.pop("seal")
+
+
+@pytest.mark.parametrize("what", ["atol", "evidence", "state", "seal"])
+def test_approve_refuses_a_proposal_that_was_edited(
+    here: Path, proposal_file: Path, what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Numbers that nothing measured are not written as measured ones, nor their evidence."""
+    content = json.loads(proposal_file.read_text())
+    _edited(content, what)
+    proposal_file.write_text(json.dumps(content))
+    assert re.fullmatch(
+        r"P\.json: its cells have the digest [0-9a-f]{16}, its seal is ([0-9a-f]{16}|missing): it "
+        r"was edited, .*; make it again \(`tolcal calibrate --json`\), and change .*",
+        refused(["approve", "P.json", "--by", "me"], capsys),
+    )
     assert not (here / "tolerances.toml").exists()
 
 
@@ -567,9 +660,9 @@ def test_configuration_is_honoured(
     assert "double" in shown
     assert "elsewhere" in shown
     assert main(["history", "ls"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "1 runs, 2 records"
+    assert capsys.readouterr().out.splitlines()[-1] == "1 run, 2 records"
     assert main(["history", "ls", "--history", "../../c"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "1 runs, 3 records"
+    assert capsys.readouterr().out.splitlines()[-1] == "1 run, 3 records"
     assert main(["show", "--corpus", str(CORPUS), "--tolerances", "none.toml"]) == 0
     shown = capsys.readouterr().out
     assert "softmax" in shown
@@ -720,7 +813,7 @@ def test_run_with_crashes(crashed: tuple[Path, list[str]]) -> None:
     done = list(jsonlines.read(folder / "r.jsonl.gz"))
     assert [r.status for r in done] == ["crashed"] * 6
     assert not list(folder.glob("partial-*"))
-    assert f"6 records (6 crashed) of 1 run(s) in {folder / 'r.jsonl.gz'}" in lines
+    assert f"6 records (6 crashed) of 1 run in {folder / 'r.jsonl.gz'}" in lines
     failures = [line for line in lines if line.startswith("crashed: ")]
     assert len(failures) == 5
     assert failures[0].startswith(f"crashed: {done[0].id} float32 {done[0].case.dims_text}: ")

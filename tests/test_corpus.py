@@ -194,11 +194,14 @@ BROKEN: dict[str, tuple[dict[str, str | bytes | None], str]] = {
     ),
     "unknown key": (
         {"toml": TOML.replace("[dims]", "colour = 1\n[dims]")},
-        "ROOT/double/op.toml:4: colour: Object contains unknown field `colour`",
+        "ROOT/double/op.toml:4: colour: Object contains unknown field `colour`; known: "
+        "summary, dtypes, dims, inputs, output, compute_dtype, reduction, legacy_atol, kernels, "
+        "buggy",
     ),
     "unknown key in a table": (
         {"toml": TOML.replace('fault = "', 'blame = "')},
-        "ROOT/double/op.toml:15: buggy.thrice.blame: Object contains unknown field `blame`",
+        "ROOT/double/op.toml:15: buggy.thrice.blame: Object contains unknown field `blame`; known: "
+        "corrupts, fault",
     ),
     "wrong type": (
         {"toml": TOML.replace("B = [1, 2]", "B = 2")},

@@ -124,12 +124,11 @@ def test_good_news_and_missing_tolerances_are_nothing_amiss() -> None:
 
 
 def test_a_sentence_says_what_where_and_how_again() -> None:
-    """Observed, allowed, worst case, detail and the line to copy."""
+    """By how much, the worst case, detail and the line to copy."""
     finding = make_finding("regression", detail="by its bias alone", fault="none")
     assert findings.sentence(finding) == (
-        "2 of 36 cases, residual 8.8e-3 where 1.2e-6 is allowed at the median element, 7.3e3x the "
-        "bound, worst at B=2 S=7 H=1025; the fault: none; by its bias alone; tolcal replay "
-        "softmax_triton:9e1c02b7d4a8f655"
+        "2 of 36 cases, 7.3e3x the bound, largest residual 8.8e-3, worst at B=2 S=7 H=1025; the "
+        "fault: none; by its bias alone; tolcal replay softmax_triton:9e1c02b7d4a8f655"
     )
     assert findings.sentence(make_finding("crashed", detail="hung", exceeding=0)) == (
         "0 of 36 cases; hung"

@@ -199,7 +199,9 @@ def test_a_fork(trusted: World) -> None:
     trusted.report(trusted.measure(pull))
     (comment,) = trusted.comments(pull)
     assert trusted.check(pull.head_sha) == ("completed", "success")
-    assert comment.splitlines()[1].startswith("### tolcal: no regressions. 1 new tolerance")
+    assert comment.startswith(
+        "### tolcal: no regressions.\n1 new tolerance", comment.index("\n") + 1
+    )
 
 
 def test_a_control_that_breaks(trusted: World) -> None:
@@ -215,7 +217,7 @@ def test_a_control_that_breaks(trusted: World) -> None:
     trusted.report(trusted.measure(pull))
     (comment,) = trusted.comments(pull)
     assert trusted.check(pull.head_sha) == ("completed", "failure")
-    assert comment.splitlines()[1].startswith("### tolcal: 1 regression, ")
+    assert comment.splitlines()[1].startswith("### tolcal: blocked by 1 regression")
     assert "`row_softmax_torch`, `row_softmax/float32`: 4 of 4 cases" in comment
 
 

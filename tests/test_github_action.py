@@ -222,7 +222,8 @@ def test_a_signal_reaches_tolcal() -> None:
         "signal.pause()\n"
     )
     code = (
-        f"import os, sys, start; sys.exit(start.run([sys.executable, '-c', {child!r}], os.environ))"
+        f"import os, sys, start; "
+        f"sys.exit(start.run([sys.executable, '-c', {child!r}], os.environ)[0])"
     )
     parent = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE,
@@ -233,6 +234,31 @@ def test_a_signal_reaches_tolcal() -> None:
         assert parent.stdout.readline() == b"ready\n"
         parent.send_signal(signal.SIGTERM)
         assert parent.wait(60) == 7
+
+
+def test_what_tolcal_said_is_the_annotation_of_a_trusted_step() -> None:
+    """Its last word is kept, and all of it is in the log; standard error is no terminal."""
+    child = (
+        "import sys\n"
+        "print('tolcal: first', file=sys.stderr)\n"
+        "print('tolcal: nowhere: no corpus', file=sys.stderr)\n"
+        "print('else', sys.stderr.isatty(), file=sys.stderr)\n"
+        "sys.exit(2)\n"
+    )
+    code = f"import os, sys, start; print(start.run([sys.executable, '-c', {child!r}], os.environ))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "action")},
+    )  # fmt: skip
+    assert done.stdout == "(2, 'nowhere: no corpus')\n"
+    assert done.stderr == "tolcal: first\ntolcal: nowhere: no corpus\nelse False\n"
+
+
+@pytest.mark.parametrize("name", ["RUNNER_TEMP", "GITHUB_RUN_ID"])
+def test_scripts_started_by_hand_say_what_they_lack(name: str) -> None:
+    """One line instead of a traceback."""
+    with pytest.raises(log.ActionError, match=f"^{name} is not set: this script runs as a step"):
+        start.arguments({k: v for k, v in variables("run").items() if k != name}, {})
 
 
 class Runner:

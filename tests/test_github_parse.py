@@ -27,6 +27,7 @@ from tolcal.github.settings import Inputs
 from tolcal.model import DTYPES
 
 D = "9c1e7a40d2b86f13"
+NONE = "is no reason: say after because why it may be so"
 SOFTMAX = ("softmax", "float16")
 
 
@@ -108,13 +109,18 @@ def test_what_is_no_command(body: str) -> None:
         (f"approve {D} softmax/fp16", "'softmax/fp16' is no op, and no op/dtype"),
         (f"approve {D} softmax/float16/x", None),
         (f"approve {D} gelu because x", "approve takes no reason; what becomes looser needs widen"),
-        (f"widen {D} softmax/float16", "widen needs a reason: because ..."),
-        (f"widen {D} softmax/float16 because", "widen needs a reason: because ..."),
+        (f"widen {D} softmax/float16", "widen needs a reason: because REASON"),
+        (f"widen {D} softmax/float16 because", "widen needs a reason: because REASON"),
+        (f"widen {D} softmax/float16 because ...", f"'...' {NONE}"),
+        (f"widen {D} softmax/float16 because REASON", f"'REASON' {NONE}"),
+        (f"widen {D} softmax/float16 because <REASON>.", f"'<REASON>.' {NONE}"),
+        (f"widen {D} softmax/float16 because 12 - 3", f"'12 - 3' {NONE}"),
+        (f"reject {D} because ...", f"'...' {NONE}"),
         (f"widen {D} softmax because x", "'softmax' is no op/dtype; widen names each cell"),
         (f"widen {D} because x", "widen names each cell, op/dtype"),
         (f"widen {D} softmax/float16 because {'x' * 301}",
          "the reason has 301 characters, at most 300 are kept"),
-        (f"reject {D} softmax", "reject takes a digest and because ..., not 'softmax'"),
+        (f"reject {D} softmax", "reject takes a digest and because REASON, not 'softmax'"),
         (f"reject {D} because", "there is no reason after because"),
         ("explain", "explain takes one cell, op/dtype"),
         ("explain softmax", "explain takes one cell, op/dtype"),

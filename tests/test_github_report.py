@@ -57,8 +57,9 @@ def body(site: Site) -> str:
 
 
 def headline(site: Site) -> str:
-    """Its second line."""
-    return body(site).splitlines()[1]
+    """Its second line, and the counts below it."""
+    lines = body(site).splitlines()
+    return f"{lines[1]} {lines[2]}".rstrip()
 
 
 # --- scenarios ------------------------------------------------------------------------------

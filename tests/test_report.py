@@ -147,7 +147,7 @@ def test_cut_tables_stay_tables() -> None:
     ]
     cells = [make_cell(f"op{n}") for n in range(markdown.ROWS + 5)]
     rendered = markdown.comment(Document(make_proposal(*cells), make_verdict(*findings)))
-    assert rendered.count("…and 5 more in the proposal's JSON.") == 9
+    assert rendered.count("…and 5 more in `proposal.json`.") == 9
     assert [len(rows) for rows in tables(rendered)] == [markdown.ROWS + 1] * 2
 
 
@@ -164,7 +164,9 @@ def test_the_approving_line_is_code() -> None:
             for t in MarkdownIt("commonmark").enable("table").parse(rendered)
             if t.type in ("code_block", "fence")
         ]
-        assert blocks == ["/tolcal approve 9c1e7a40d2b86f13"]
+        assert blocks == ["tolcal approve out/proposal.json"]  # no pull request to comment on
+        on = Document(made.proposal, make_verdict(*kept), pull=OnPull(41, 1))
+        assert "```\n/tolcal approve 9c1e7a40d2b86f13\n```\n" in markdown.comment(on)
 
 
 def test_the_marker_is_the_first_line() -> None:
@@ -187,10 +189,10 @@ def test_what_has_no_approved_tolerance_is_counted() -> None:
     """A kernel that nothing judges is said to be so, folded or in the one line."""
     alone = make_finding("uncalibrated", exceeding=0, observed=None, allowed=None, over=None)
     one = markdown.comment(Document(make_proposal(), make_verdict(alone)))
-    assert "; 0 cells unchanged, 1 result without an approved tolerance; " in one
+    assert "; 0 cells calibrated, 1 result without an approved tolerance; " in one
     drift = make_finding("drift", kernel="other")
     folded = markdown.comment(Document(make_proposal(), make_verdict(alone, drift)))
-    assert "<summary>0 cells unchanged, 1 result without an approved tolerance; " in folded
+    assert "<summary>0 cells calibrated, 1 result without an approved tolerance; " in folded
     assert "- `softmax_triton`, `softmax/float16`: 36 cases\n" in folded
 
 
@@ -276,8 +278,8 @@ def test_the_fault_and_the_shape_of_a_new_catch() -> None:
     found = make_finding("caught", newly=True, fault="no max | subtracted", cases=96)
     rendered = markdown.comment(Document(make_proposal(), make_verdict(found)))
     assert (
-        "- `softmax_triton`, `softmax/float16`, no max &#124; subtracted: 2 of 96 cases, worst at "
-        "`B=2 S=7 H=1025`\n" in rendered
+        "- `softmax_triton`, `softmax/float16`: 2 of 96 cases, worst at `B=2 S=7 H=1025`\n"
+        "  no max &#124; subtracted\n" in rendered
     )
 
 
@@ -511,7 +513,7 @@ def test_a_hostile_document_is_an_inert_comment(words: str) -> None:
     said = "".join(t.content for t in inline(rest) if t.type in ("text", "text_special"))
     assert not re.search(r"@\w", said)
     assert "##[" not in rendered
-    if "more in the proposal" not in rendered:  # the longest words leave no room for all rows
+    if "more in `proposal" not in rendered:  # the longest words leave no room for all rows
         assert [len(r) for r in tables(rendered)] == [len(r) for r in tables(reference())]
         assert rendered.count("\n") <= reference().count("\n")
     assert len(rendered.encode()) <= markdown.MAX_BYTES
@@ -625,13 +627,13 @@ def test_five_thousand_findings_of_every_kind_fit() -> None:
     assert len(rendered.encode()) <= 60_000
     assert rendered.startswith("<!-- tolcal:v1 ")
     assert rendered.endswith("</details>\n")
-    left = [int(n) for n in re.findall(r"…and (\d+) more in the proposal's JSON\.", rendered)]
+    left = [int(n) for n in re.findall(r"…and (\d+) more in `proposal\.json`\.", rendered)]
     shown = 5000 - left[0]
     assert 1 <= shown <= markdown.ROWS
-    # regression, crashed, drift, cells to approve (two states), newly caught (half), false
+    # regression, crashed, drift, cells that can tighten, new ones, newly caught (half), false
     # positives; then, folded: uncalibrated, not judged, escaped as before, caught
-    assert left[:6] == [n - shown for n in (*[5000] * 3, 10_000, 2500, 5000)]
-    assert left[6:] == [4999] * 4  # the fold goes first
+    assert left[:7] == [n - shown for n in (*[5000] * 5, 2500, 5000)]
+    assert left[7:] == [4999] * 4  # the fold goes first
     assert "5000 regressions" in rendered
 
 
@@ -840,7 +842,7 @@ def test_the_locked_claim_is_no_better_than_its_runs() -> None:
     assert text.locked_claim(locked) == (
         "Locked runs: 0 of 12 red (at most 22.1 % of runs, 95 % confidence), 0 of 22896 control "
         "rows flagged; the paper's rule: 11 of 12 red, 45 rows. Detectable recall 99.3 %; "
-        "rmsnorm_buggy float32: not caught in 1 runs."
+        "rmsnorm_buggy float32: not caught in 1 of the runs."
     )
 
 

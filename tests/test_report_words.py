@@ -27,7 +27,7 @@ from report_support import (
 
 from tolcal.model import HeldOutRows, TolcalError, cut
 from tolcal.report import FORMATS, document, markdown, text
-from tolcal.report.document import Document
+from tolcal.report.document import Document, OnPull
 
 UNJUDGED = make_finding("uncalibrated", exceeding=0, observed=None, allowed=None, over=None)
 NOTHING = {
@@ -64,6 +64,37 @@ def test_why_nothing_was_judged_is_not_folded() -> None:
     assert "- 6: `bfloat16 has no interpreter`\n" in rendered.split("<details>")[0]
     assert rendered.count("bfloat16 has no interpreter") == 1
     assert "### tolcal: nothing was judged: every record was skipped (6).\n" in rendered
+
+
+def test_the_first_pull_request_has_a_next_step() -> None:
+    """Nothing approved and no history yet: which workflow to run, and how much is there."""
+    first = Document(make_proposal(), NOTHING["uncalibrated"], pull=OnPull(41, 1))
+    step = (
+        "This says nothing about the change. **Next step**: run the workflow *tolcal ingest* on "
+        "the default branch (Actions, Run workflow) until the controls have 720 rows a cell (now "
+        "0); "
+    )
+    assert step in markdown.comment(first).split("<details>")[0]
+    lacking = [
+        make_cell(f"op{need}", state="uncalibrated", tolerance=None, needs_rows=need)
+        for need in (620, 700)
+    ]
+    some = Document(make_proposal(*lacking), NOTHING["uncalibrated"])
+    assert "measure more (`tolcal run --repeat 18 --history DIR`)" in markdown.comment(some)
+    assert "(now 20 to 100)" in markdown.comment(some)
+    ready = Document(make_proposal(make_cell(state="new")), NOTHING["uncalibrated"])
+    assert "Next step" not in markdown.comment(ready)
+    assert "\n\n\n" not in markdown.comment(first)
+
+
+def test_a_calibration_without_rows_does_not_sound_done() -> None:
+    """What can't be fitted yet is more to do, not nothing to change."""
+    lacking = make_cell(state="uncalibrated", tolerance=None, needs_rows=620)
+    assert text.headline(make_proposal(lacking), None) == (
+        "nothing can be calibrated yet: 1 cell without enough rows, up to 620 more of a control "
+        "needed (tolcal run --repeat N)."
+    )
+    assert text.headline(make_proposal(make_cell(state="unchanged")), None) == "nothing to change."
 
 
 @pytest.mark.parametrize("judged", [1, None])
@@ -141,7 +172,7 @@ def test_the_first_line_says_whether_it_blocks() -> None:
     assert "**Regression** (changed here; does not block)\n" in rendered
     both = make_verdict(one, make_finding("regression", kernel="other", blocks=True))
     rendered = markdown.comment(Document(make_proposal(), both))
-    assert "### tolcal: blocked by 1 regression. 1 regression that does not block.\n" in rendered
+    assert "### tolcal: blocked by 1 regression.\n1 regression that does not block.\n" in rendered
     assert "**Regression** (changed here; blocks, unless said otherwise)\n" in rendered
 
 
@@ -160,8 +191,9 @@ def test_the_rest_is_where_it_is_said_to_be() -> None:
     """The proposal's JSON has every finding, which no other format promises."""
     made = crowd(400)
     rendered = markdown.comment(made)
-    assert "more in the proposal's JSON." in rendered
-    assert "in the report" not in rendered
+    assert "more in `proposal.json`." in rendered
+    linked = msgspec.structs.replace(made, pull=OnPull(41, 1, "https://x.test/y"))
+    assert "more in `proposal.json` of the [report](https://x.test/y)." in markdown.comment(linked)
     assert made.verdict is not None
     content = json.loads(FORMATS["json"](made))
     assert len(content["verdict"]["findings"]) == len(made.verdict.findings)
@@ -175,7 +207,7 @@ def test_a_new_buggy_kernel_that_nothing_catches_is_shown() -> None:
     old = make_finding("escaped", kernel="old_buggy", exceeding=0, over=0.4)
     rendered = markdown.comment(Document(make_proposal(), make_verdict(new, old)))
     shown, folded = rendered.split("<details>")
-    assert "### tolcal: no regressions. 1 new buggy kernel not caught.\n" in rendered
+    assert "### tolcal: no regressions.\n1 new buggy kernel not caught.\n" in rendered
     assert "- `new_buggy`, `softmax/float16`, a wrong mask: its output differs in 64" in shown
     assert "old_buggy" not in shown
     assert "old_buggy" in folded
@@ -191,7 +223,8 @@ def test_red_runs_are_said_where_one_approves() -> None:
     rendered = markdown.comment(Document(red, make_verdict()))
     warning = (
         "Mind before you approve: 18 of 18 held-out runs red (at most 100.0 % of runs, 95 % "
-        "confidence).\n\n```\n/tolcal approve"
+        "confidence).\n\nThis approves the cell above:\n```\n"
+        "tolcal approve out/proposal.json\n```\n"
     )
     assert warning in rendered
     assert "Mind" not in markdown.comment(busy())
@@ -235,12 +268,14 @@ def test_a_widening_is_offered_where_it_would_be_taken(
     changes: dict[str, Any], widen: bool
 ) -> None:
     """`approve --widen` takes looser cells alone; for the others the comment says what helps."""
-    made = Document(
-        make_proposal(make_cell(**changes)), make_verdict(make_finding("false_positive"))
-    )
-    rendered = markdown.comment(made)
-    helps = f"the fit proposes nothing wider ({changes['state']}"
-    assert ("`/tolcal widen 9c1e7a40d2b86f13 softmax/float16 because ...`" in rendered) == widen
+    twice = [make_finding("false_positive", kernel=name) for name in ("a", "b")]
+    local = Document(make_proposal(make_cell(**changes)), make_verdict(*twice))
+    here = "`tolcal approve out/proposal.json softmax/float16 --widen REASON`"
+    assert markdown.comment(local).count(here) == widen
+    rendered = markdown.comment(msgspec.structs.replace(local, pull=OnPull(41, 1)))
+    helps = f"The fit proposes nothing wider ({changes['state']}"
+    there = "`/tolcal widen 9c1e7a40d2b86f13 softmax/float16 because REASON`"
+    assert rendered.count(there) == widen
     assert (f"{helps}{', needs 620 more rows' if 'note' in changes else ''}): " in rendered) == (
         not widen
     )

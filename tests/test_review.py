@@ -67,6 +67,21 @@ def test_a_broken_control_does_not_widen_its_own_tolerance() -> None:
     assert found.proposal.tolerances() == judged([], PAST).proposal.tolerances()
 
 
+def test_a_broken_control_makes_no_new_tolerance_either() -> None:
+    """Where it has none approved, what is proposed is what main's records alone give."""
+
+    def half(record: Record) -> Record:
+        case = msgspec.structs.replace(record.case, dtype="float16")
+        return msgspec.structs.replace(record, case=case)
+
+    past = [*PAST, *map(half, PAST)]
+    (bad,) = fresh(stats=BAD)
+    found = judged([bad, half(bad)], past, changed=("softmax_triton",))
+    assert found.broken == {("softmax_triton", "float32")}
+    assert ("softmax", "float16") in found.proposal.tolerances()
+    assert found.proposal.tolerances() == judged([], past).proposal.tolerances()
+
+
 def test_a_pull_request_is_no_evidence() -> None:
     """Attack 4: its rows can raise an envelope, count nowhere, and tighten nothing."""
     before = judged([], PAST).proposal.cells[0]

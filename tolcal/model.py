@@ -9,7 +9,7 @@ import hashlib
 import math
 import re
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import msgspec
 
@@ -97,6 +97,9 @@ DTYPES: dict[str, DType] = {
         DType("float8_e5m2", 8, 3, -14, 57344.0),
     )
 }
+#: Rows a control needs for a fit: below that one history in a hundred holds no ill-conditioned
+#: case.
+MIN_ROWS = 720
 
 
 def digest(*parts: object) -> str:
@@ -605,6 +608,19 @@ class Proposal(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
     locked: Locked | None = None
     curve: Curve | None = None
+    #: `content_digest` of what the fit gave: edited by hand, a proposal no longer has it
+    seal: str = ""
+
+    @property
+    def content_digest(self) -> str:
+        """16 hex digits over all that an approval rests on: how, from what, and every cell."""
+        cells = [msgspec.structs.replace(cell, plots=None) for cell in self.cells]
+        return digest("proposal", self.rule, self.by, self.margin, self.history, cells)
+
+    def sealed(self) -> Self:
+        """The same, named by its content."""
+        name = self.content_digest
+        return msgspec.structs.replace(self, digest=name, seal=name)
 
     def tolerances(self) -> dict[Cell, Tolerance]:
         """The calibrated cells."""

@@ -58,9 +58,11 @@ def review(
         progress: of the fit, as for ``calibrate``.
     """
     baseline = calibrate.baseline(history.to_frame(past), approved)
-    # A control that broke in this change must not widen its own tolerance.
+    # A control that broke in this change must not widen its own tolerance, nor make a first one
+    # in a dtype where nothing is approved that it could break.
     broken = compare.regressed(records, approved, baseline, changed)
-    sound = [r for r in records if (r.kernel, r.case.dtype) not in broken]
+    kernels_broken = {kernel for kernel, _ in broken}
+    sound = [r for r in records if r.kernel not in kernels_broken]
     frame = history.merge(past, columns.from_records(sound))
     proposal = calibrate.calibrate(
         frame, rule=rule, approved=approved, legacy=legacy, progress=progress

@@ -24,6 +24,11 @@ def read(path: Path) -> tuple[dict[str, Any], str]:
     try:
         raw = path.read_bytes()
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and path.name == "tolerances.toml":
+            raise TolcalError(
+                f"{path}: there is none yet; `tolcal calibrate --json P.json` and `tolcal approve "
+                "P.json` write it, or give the path of another"
+            ) from None
         raise TolcalError(
             f"{path}: cannot read it: {error.strerror}; give the path of a file that is there"
         ) from None
@@ -61,6 +66,8 @@ def convert(data: Any, into: type[T], path: Path, text: str, at: tuple[str, ...]
         return msgspec.convert(data, into)
     except msgspec.ValidationError as error:
         keys, reason = blame(data, into, error)
+        if "unknown field" in reason and (known := _fields(into, keys[:-1])):
+            reason += f"; known: {', '.join(known)}{did_you_mean(keys[-1], known)}"
         name = ".".join((*at, *keys)) or "the file"
         raise TolcalError(f"{path}:{line_of(text, (*at, *keys))}: {name}: {reason}") from None
 
@@ -71,6 +78,25 @@ def blame(data: Any, into: Any, error: msgspec.ValidationError) -> tuple[tuple[s
     keys = _failing_keys(data, into, str(error), where)
     unknown = re.search(r"unknown field `([^`]*)`", reason)
     return ((*keys, unknown.group(1)) if unknown else keys), reason
+
+
+def _fields(into: Any, keys: tuple[str, ...]) -> list[str]:
+    """The names that the table at ``keys`` may hold; none if that is no struct."""
+    import msgspec.inspect as types  # for messages alone
+
+    here = types.type_info(into)
+    for key in keys:
+        if isinstance(here, types.StructType):
+            by_name = {field.encode_name: field.type for field in here.fields}
+            here = by_name.get(key, types.AnyType())
+        elif isinstance(here, types.DictType):
+            here = here.value_type
+        if isinstance(here, types.UnionType):
+            structs = [t for t in here.types if isinstance(t, (types.StructType, types.DictType))]
+            here = structs[0] if structs else types.AnyType()
+    return (
+        [field.encode_name for field in here.fields] if isinstance(here, types.StructType) else []
+    )
 
 
 def _failing_keys(data: Any, into: Any, message: str, where: str) -> tuple[str, ...]:

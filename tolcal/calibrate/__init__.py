@@ -29,6 +29,7 @@ from tolcal.calibrate.evaluate import (
 )
 from tolcal.calibrate.rows import Control, controls_of, judged_rows
 from tolcal.model import (
+    MIN_ROWS,
     SHARE_MAX,
     Baseline,
     BuggyRecall,
@@ -42,15 +43,12 @@ from tolcal.model import (
     RunSummary,
     Tolerance,
     Tolerances,
-    digest,
     plural,
     round_up,
 )
 
 __all__ = ["baseline", "calibrate", "judged_rows", "locked"]
 
-#: Rows a control needs: below that one history in a hundred holds no ill-conditioned case.
-MIN_ROWS = 720
 #: A tightening below this factor, or seen in fewer runs, is not worth a maintainer's time.
 WORTH = 1.25
 WORTH_RUNS = 3
@@ -126,18 +124,12 @@ def calibrate(
     recalls = tuple(b for r in results for b in r[1])
     alarms = merged(r[2] for r in results)
     whole = total_of(b.proposed for b in recalls)
-    values = [
-        (c.op, c.dtype, c.kernel, c.proposed_tol, c.tolerance and c.tolerance.value_digest)
-        for c in cells
-    ]
     return Proposal(
         rule=rule,
         by=by,
         margin=margin,
         history=whole_digest,
-        digest=digest("proposal", rule, values, whole_digest, sorted(
-            (op, dtype, t.value_digest) for (op, dtype), t in approved.items()
-        )),
+        digest="",
         recall=whole.recall,
         detectable_recall=whole.detectable_recall,
         held_out=held_out_of(alarms),
@@ -146,7 +138,7 @@ def calibrate(
         runs=_with_alarms(seen, alarms),
         notes=_notes(good, fitted, rule),
         curve=plots.curve([r[3] for r in results if r[3]], alarms) if rule == "residual" else None,
-    )  # fmt: skip
+    ).sealed()
 
 
 def _cell(
@@ -381,8 +373,7 @@ def _notes(
     lacking = int(good["residual_max"].isna().sum())
     if lacking and rule == "residual":
         notes.append(
-            f"{lacking} of {len(good)} rows are imported and lack envelopes: they are left out of "
-            "the residual rule"
+            f"{lacking} of {len(good)} rows come from another tool, without what the fit needs"
         )
     broken = int(((good["role"] == "control") & (good["nonfinite_mismatch"] > 0)).sum())
     if broken:

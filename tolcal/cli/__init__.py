@@ -11,6 +11,7 @@ import io
 import os
 import sys
 import traceback
+from typing import NoReturn
 
 from tolcal import __version__
 from tolcal.cli import options
@@ -87,9 +88,16 @@ def main(argv: list[str] | None = None) -> int:
         return 3
 
 
+class _Parser(argparse.ArgumentParser):
+    """One that says a mistake in one line; its usage is a --help away."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Every command with its options; each --help ends with an example."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="tolcal",
         description="Measures the error that correct GPU kernels really make, and calibrates "
         "a tolerance for each (op, dtype) from it.",
@@ -198,7 +206,7 @@ def build_parser() -> argparse.ArgumentParser:
         "show what each tolerance is and what it rests on",
         "tolcal show softmax",
     )  # fmt: skip
-    show.add_argument("op", nargs="?", metavar="OP", help="only this op, in full")
+    show.add_argument("op", nargs="?", metavar="OP[/DTYPE]", help="only this op, in full")
     show.add_argument("--approvals", action="store_true",
                       help="list who approved what, when, where and why")  # fmt: skip
     show.add_argument("--tolerances", metavar="F", help="the file to read")

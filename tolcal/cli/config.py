@@ -73,10 +73,11 @@ def load(args: argparse.Namespace) -> Config:
 
 
 def must_exist(args: argparse.Namespace) -> None:
-    """A history that was asked for by name must be there; the configured one may be yet to come."""
-    for path in getattr(args, "history", None) or ():
-        if not Path(path).exists():
-            raise TolcalError(f"--history {path}: no such file or folder")
+    """Records asked for by name must be there; the configured history may be yet to come."""
+    for name in ("history", "locked"):
+        for path in getattr(args, name, None) or ():
+            if not Path(path).exists():
+                raise TolcalError(f"--{name} {path}: no such file or folder")
 
 
 def writable_history(paths: tuple[Path, ...]) -> Path:

@@ -59,6 +59,12 @@ def calibrate(args: argparse.Namespace) -> int:
         )
     if apart:
         locked = stage.locked(history.read(apart), proposal, legacy)
+        if not locked.held_out.rows and not locked.paper.rows:
+            raise TolcalError(
+                f"--locked {' '.join(map(str, apart))}: no explore case of a control that the "
+                "proposal has a tolerance for, so nothing was judged; name runs of the ops of "
+                f"--history {' '.join(map(str, settings.history))}"
+            )
         proposal = msgspec.structs.replace(proposal, locked=locked)
     document = Document(proposal)
     if out:
@@ -139,9 +145,10 @@ def approve(args: argparse.Namespace) -> int:
     settings = config.load(args)
     document = read(Path(args.proposal))
     proposal = document.proposal
+    approving.must_be_unedited(proposal, args.proposal)
     cells = text.to_approve(proposal)
     if args.widen is not None:
-        if not args.cells or not args.widen.strip():
+        if not args.cells or approving.is_no_reason(args.widen):
             raise TolcalError("--widen REASON: name the cells to widen, and give a reason")
         cells += approving.to_widen(proposal)
     if args.cells:
@@ -153,7 +160,12 @@ def approve(args: argparse.Namespace) -> int:
     by = args.by or _git_user()
     now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     known = _known_to_check(settings.tolerances)
-    useless = {(c.op, c.dtype): why for c in cells if (why := rules.gone((c.op, c.dtype), known))}
+    useless = {
+        (c.op, c.dtype): why for c in cells if (why := rules.gone((c.op, c.dtype), known, False))
+    }
+    why = next(iter(useless.values()), "") + (", and so on" if len(useless) > 1 else "")
+    if useless and args.cells:
+        raise TolcalError(f"`tolcal check` would refuse {names(list(useless))}: {why}")
     values = approving.values(
         [c for c in cells if (c.op, c.dtype) not in useless],
         tolerances.read(settings.tolerances),
@@ -162,11 +174,11 @@ def approve(args: argparse.Namespace) -> int:
         "calibrate again (`tolcal calibrate --json`)",
     )
     if useless:
-        why, more = next(iter(useless.values())), "" if len(useless) == 1 else ", and so on"
-        print(
-            f"left out, since `tolcal check` would refuse it: {names(list(useless))}: {why}{more}"
-        )
-    if not values and useless:
+        print(f"left out, since `tolcal check` would refuse it: {names(list(useless))}: {why}")
+        if not values:
+            return 0
+    if not values:
+        print(f"nothing to approve: {settings.tolerances} has these numbers already")
         return 0
     tolerances.write(settings.tolerances, values)
     print(f"{plural(len(values), 'cell')} written to {settings.tolerances} in the name of "

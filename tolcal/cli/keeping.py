@@ -20,7 +20,7 @@ def ls(args: argparse.Namespace) -> int:
     for row in table.astype({"started": str, "origin": str}).to_dict("records"):
         print(f"{row['run_id']:<18}{row['started'] or '-':<27}{row['origin']:<14}{row['rows']:>7}"
               f"{row['failed']:>8}{row['kernels']:>9}  {row['device']}")  # fmt: skip
-    print(f"{len(table)} runs, {int(table['rows'].sum())} records")
+    print(f"{plural(len(table), 'run')}, {plural(int(table['rows'].sum()), 'record')}")
     return 0
 
 
@@ -69,7 +69,10 @@ def import_foreign(args: argparse.Namespace) -> int:
     shard = history.add(target, records)
     runs = len({r.run.id for r in records})
     gained = len(history.read_table([target])) - known
-    print(f"{len(records)} records of {runs} runs read, {gained} of them new, in {shard}")
+    print(
+        f"{plural(len(records), 'record')} of {plural(runs, 'run')} read, {gained} of them "
+        f"new, in {shard}"
+    )
     return 0
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+from collections import Counter
 from pathlib import Path
 
 from tolcal import cases, corpus, files, history, measure, review, tolerances
 from tolcal.cli import config, output, planning
 from tolcal.cli.recording import measure_into, say
 from tolcal.history import columns
-from tolcal.model import Cell, ErrorStats, Op, Record, Run, TolcalError, Tolerance, one_line
+from tolcal.model import Cell, ErrorStats, Op, Record, Run, TolcalError, Tolerance, one_line, plural
 from tolcal.report import terminal, text
 
 
@@ -78,16 +79,24 @@ def run(args: argparse.Namespace) -> int:
     out = Path(args.out)
     if not out.name.endswith((".jsonl.gz",)):
         raise TolcalError(f"--out {out}: give a name that ends in .jsonl.gz")
+    if args.history and Path(args.history).is_file():
+        raise TolcalError(f"--history {args.history}: is a file; name a folder to add records to")
     request = _request(args, settings, ops, args.repeat, args.shard)
     if args.plan:
         planning.show(request)
         return 0
     records = measure_into(out, request, settings.corpus, args.resume, args.overwrite)
     runs = len({record.run.id for record in records})
-    say(f"{len(records)} records ({_count_statuses(records)}) of {runs} run(s) in {out}")
+    say(
+        f"{plural(len(records), 'record')} ({_count_statuses(records)}) of {plural(runs, 'run')} "
+        f"in {out}"
+    )
     if args.history:
         shard = history.add(Path(args.history), records)
         say(f"added to the history as {shard}")
+    skipped = Counter(r.reason for r in records if r.status == "skipped")
+    for reason, count in skipped.most_common(3):
+        say(f"skipped: {count}: {reason}")
     over = [r for r in records if r.role == "control" and r.stats and r.stats.num_exceeding]
     for record in over[:5]:
         assert record.stats is not None
@@ -125,7 +134,8 @@ def ci(args: argparse.Namespace) -> int:
         op, dtype = by_hand[0]
         raise TolcalError(
             f"{settings.tolerances}: [{op}.{dtype}] was changed by hand since it was approved "
-            f"({len(by_hand)} such cells): restore it, or approve a proposal (`tolcal approve`)"
+            f"({plural(len(by_hand), 'such cell')}): restore it, or approve a proposal "
+            "(`tolcal approve`)"
         )
     home = config.writable_history(settings.history)
     past = history.read_table(settings.history)
@@ -179,6 +189,10 @@ def replay(args: argparse.Namespace) -> int:
     _need_torch()
     kernel_name, _, case_id = args.id.rpartition(":")
     ops = corpus.load(settings.corpus)
+    if case_id in {name for op in ops for name in (op.name, *(k.name for k in op.kernels))}:
+        raise TolcalError(
+            f"{args.id}: give KERNEL:CASE, as the `tolcal replay` lines of reports have it"
+        )
     approved = tolerances.read(settings.tolerances)
     found = _recorded(settings, args, kernel_name, case_id)
     case = found[0].case if found else measure.find_case(ops, case_id, settings.cases.gate)

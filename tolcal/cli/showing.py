@@ -12,7 +12,7 @@ import msgspec
 
 from tolcal import corpus, tolerances, tomlfile
 from tolcal.cli import approvals, config
-from tolcal.model import Op, TolcalError, Tolerance, cut, one_line
+from tolcal.model import DTYPES, MIN_ROWS, Op, TolcalError, Tolerance, cut, one_line
 from tolcal.report import glyphs, text
 
 if TYPE_CHECKING:
@@ -37,6 +37,10 @@ def show(args: argparse.Namespace) -> int:
     approved = tolerances.read(settings.tolerances)
     ops = corpus.load(settings.corpus) if settings.corpus.is_dir() else ()
     names = sorted({op.name for op in ops} | {op for op, _ in approved})
+    args.op, _, dtype = (args.op or "").partition("/")
+    args.op = args.op or None
+    if dtype and dtype not in DTYPES:
+        raise TolcalError(f"no dtype {dtype!r}: known are {', '.join(DTYPES)}")
     if args.op is not None and args.op not in names:
         hint = tomlfile.did_you_mean(args.op, names)
         raise TolcalError(f"no op {args.op!r} in {settings.corpus} or {settings.tolerances}{hint}")
@@ -64,7 +68,7 @@ def show(args: argparse.Namespace) -> int:
                 seen, note = {}, f"needs {error.name}: pip install 'tolcal[report]'"
             except TolcalError as error:
                 seen, note = {}, str(error)
-            _show_op(name, op, of, seen)
+            _show_op(name, op, of, seen, dtype)
             if note:
                 print()
                 say(f"no histograms: {note}")
@@ -113,7 +117,9 @@ def _seen(name: str, cells: dict[str, Tolerance], settings: config.Config) -> di
     return found
 
 
-def _show_op(name: str, op: Op | None, cells: dict[str, Tolerance], seen: dict[str, Pair]) -> None:
+def _show_op(
+    name: str, op: Op | None, cells: dict[str, Tolerance], seen: dict[str, Pair], only: str
+) -> None:
     say(f"{name}: {one_line(op.summary, 200) if op else 'not in the corpus'}")
     for kernel in op.kernels if op else ():
         fault = (
@@ -123,6 +129,8 @@ def _show_op(name: str, op: Op | None, cells: dict[str, Tolerance], seen: dict[s
         )
         say(f"  {kernel.role:<8}{kernel.name}{fault}")
     for dtype in dict.fromkeys([*(op.dtypes if op else ()), *cells]):
+        if only not in ("", dtype):
+            continue
         print()
         say(f"{name}/{dtype}")
         legacy = op.legacy_atol.get(dtype) if op else None
@@ -130,7 +138,8 @@ def _show_op(name: str, op: Op | None, cells: dict[str, Tolerance], seen: dict[s
             say(f"  hand-picked  atol {legacy:g}")
         tolerance = cells.get(dtype)
         if tolerance is None:
-            say("  uncalibrated: measure (`tolcal run --repeat N`), `tolcal calibrate`, approve")
+            say(f"  uncalibrated: measure {MIN_ROWS} rows of a control (`tolcal run --repeat N`), "
+                "`tolcal calibrate`, approve")  # fmt: skip
             continue
         say(f"  bound        residual <= {tolerance.atol:g} + {tolerance.scaled_tol:g} u "
               "(|ref| + sigma)")  # fmt: skip

@@ -112,22 +112,34 @@ def _override(at: tuple[str, ...], dtype: str, old: Values, values: Values) -> I
         )
 
 
-def gone(cell: Cell, context: Context) -> str:
-    """Why the corpus has no use for a cell, "" if it has."""
+def gone(cell: Cell, context: Context, written: bool = True) -> str:
+    """Why the corpus has no use for a cell, and what to do; "" if it has.
+
+    ``written``: the file has it already, so it could be dropped.
+    """
     op, dtype = cell
     if context.ops is None or op in context.test_ops:
         return ""
     known = context.ops.get(op)
     if known is None:
         hint = tomlfile.did_you_mean(op, {*context.ops, *context.test_ops})
+        # What may be misspelt `--fix` leaves alone.
+        drop = (
+            f"rename or drop {op}'s tables, or "
+            if hint
+            else "drop the cell (`tolcal check --fix`), or "
+        )
         return (
-            f"no op {op!r} in the corpus{hint}; drop the cell (`tolcal check --fix`), or list an "
-            "op that only tests know under `test_ops` in [tool.tolcal]"
+            f"no op {op!r} in the corpus{hint}; {drop if written else ''}list an op that only "
+            "tests know under `test_ops` in [tool.tolcal]"
         )
     if not known.has_control:
-        return f"op {op!r} has no kernel left in kernels/; drop the cell, or restore the kernel"
+        drop = "drop the cell, or " if written else ""
+        return f"op {op!r} has no kernel left in kernels/; {drop}restore the kernel"
     if dtype not in known.dtypes:
-        return f"op {op!r} has no dtype {dtype}, only {', '.join(known.dtypes)}; drop the cell"
+        return f"op {op!r} has no dtype {dtype}, only {', '.join(known.dtypes)}" + (
+            "; drop the cell" if written else "; add it to op.toml"
+        )
     return ""
 
 

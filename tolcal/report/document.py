@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from tolcal.model import Proposal, TolcalError, Verdict
+from tolcal.model import Proposal, TolcalError, Verdict, one_line
 
 SCHEMA = 1
 MAX_BYTES = 64 * 2**20
@@ -93,11 +93,20 @@ def read(path: Path) -> Document:
         ) from None
     if size > MAX_BYTES:
         raise TolcalError(f"{path}: {size} bytes, at most {MAX_BYTES} allowed")
+    if raw.startswith(b"\x1f\x8b"):
+        raise TolcalError(
+            f"{path}: gzip, so records rather than a proposal; make one of them with `tolcal "
+            f"calibrate --history {path.name} --json P.json`"
+        )
     try:
         content = msgspec.json.decode(raw)
         schema = content.get("schema") if isinstance(content, dict) else None
         if type(schema) is not int or schema != SCHEMA:  # True == 1
-            raise msgspec.ValidationError(f'expected an object with "schema": {SCHEMA}')
+            which = "" if schema is None else f", not {one_line(str(schema), 40)}"
+            raise msgspec.ValidationError(
+                f'expected an object with "schema": {SCHEMA}{which}: it is another file, or of '
+                "another version of tolcal"
+            )
         document = Document(
             proposal=msgspec.convert(content, Proposal),
             verdict=msgspec.convert(content.get("verdict"), Verdict | None),

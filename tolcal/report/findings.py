@@ -59,12 +59,9 @@ def sentence(finding: Finding) -> str:
     f = finding
     what = [f"{f.exceeding} of {plural(f.cases, 'case')}"]
     if f.kind in ("regression", "drift", "false_positive"):
-        what.append(
-            f"residual {text.residual(f)} where {text.number(f.allowed)} is allowed at the median "
-            "element"
-        )
         if text.excess(f.over):
             what.append(text.excess(f.over))
+        what.append(f"largest residual {text.residual(f)}")
         what.append(f"worst at {one_line(f.worst_dims, 120)}")
     said = ", ".join(what)
     if f.fault:

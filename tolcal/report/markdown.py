@@ -94,19 +94,23 @@ def _values(document: Document) -> dict[str, Any]:
     calibrated = [c for c in cells if c.allowed_proposed is not None]
     unjudged = found("uncalibrated")
     why = text.not_judged(verdict)
+    lead, rest = text.lead_and_rest(proposal, verdict, pull)
+    approve = text.to_approve(proposal)
     open_ = {
         "regressions": found("regression"),
         "escaped": [f for f in escaped if f.blocks],
         "new_escapes": text.by_importance(text.new_escapes(verdict)),
         "crashed": found("crashed"),
         "drift": found("drift"),
-        "approve": text.to_approve(proposal),
+        "approve": approve,
         "newly": [f for f in caught if f.newly],
         "false_positives": found("false_positive"),
     }
     return open_ | {
         "quiet": not any(open_.values()) and not (pull and pull.blocks) and not why,
         "why": why,
+        "tighten": [c for c in approve if c.state == "tighten"],
+        "new": [c for c in approve if c.state == "new"],
         "approvable": text.approvable(proposal),
         "counts": _counts(cells, len(unjudged)),
         "pull": pull,
@@ -118,6 +122,10 @@ def _values(document: Document) -> dict[str, Any]:
         "base": document.base,
         "attempt": document.attempt,
         "headline": text.headline(proposal, verdict, pull),
+        "lead": lead,
+        "rest": rest,
+        "blocks": document.blocks,
+        "next_step": text.next_step(proposal, verdict, pull),
         "p": proposal,
         "v": verdict,
         "skips": text.skips(verdict) if verdict else [],
@@ -147,7 +155,9 @@ def _counts(cells: list[CellProposal], unjudged: int) -> str:
     words = {"unchanged": "unchanged", "looser": "would be looser", "uncalibrated": "uncalibrated"}
     words["for comparison alone"] = "for comparison alone"
     parts = [f"{n} {said}" for state, said in words.items() if (n := states.count(state))]
-    first = parts[0] if parts else "0 unchanged"
+    if not parts:
+        parts = ["0 unchanged"] if cells else ["0 calibrated"]
+    first = parts[0]
     count, _, said = first.partition(" ")
     parts[:1] = [f"{plural(int(count), 'cell')} {said}"]
     if unjudged:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 
 from tolcal.model import (
+    MIN_ROWS,
     CellProposal,
     Finding,
     HeldOutRows,
@@ -197,12 +198,12 @@ def locked_claim(locked: Locked) -> str:
     detectable = sum(b.proposed.detectable for b in locked.buggy if b.proposed)
     flagged = sum(b.proposed.detectable_flagged for b in locked.buggy if b.proposed)
     every = "; ".join(locked.missed) or "every buggy kernel caught in every run"
+    seen = f"Detectable recall {percent(flagged / detectable)}; {every}" if detectable else ""
     return (
         f"Locked runs: {ours.runs_with_false_alarms} of {ours.runs} red (at most {bound:.1f} % of "
         f"runs, 95 % confidence), {ours.false_alarms} of {ours.rows} control rows flagged; "
         f"the paper's rule: {paper.runs_with_false_alarms} of {paper.runs} red, "
-        f"{paper.false_alarms} rows. Detectable recall "
-        f"{percent(flagged / detectable if detectable else None)}; {every}."
+        f"{paper.false_alarms} rows. {seen or 'No buggy kernel was judged'}."
     )
 
 
@@ -253,6 +254,13 @@ def to_approve(proposal: Proposal) -> list[CellProposal]:
 
 def headline(proposal: Proposal, verdict: Verdict | None, pull: OnPull | None = None) -> str:
     """The verdict in words: what blocks, or that nothing does, and one count of each kind."""
+    return " ".join(filter(None, lead_and_rest(proposal, verdict, pull)))
+
+
+def lead_and_rest(
+    proposal: Proposal, verdict: Verdict | None, pull: OnPull | None = None
+) -> tuple[str, str]:
+    """The same as two sentences: what blocks, and the counts of the rest ("" if there is none)."""
     states = [c.state for c in proposal.cells if c.tolerance is not None]
     news, tighter = states.count("new"), states.count("tighten")
     rest = []
@@ -262,7 +270,7 @@ def headline(proposal: Proposal, verdict: Verdict | None, pull: OnPull | None = 
     if news:
         rest.append(plural(news, "new tolerance"))
     if verdict is None and pull is None:  # no run to judge
-        return f"{', '.join(rest)}." if rest else "nothing to change."
+        return f"{', '.join(rest) or _nothing_new(proposal)}.", ""
     regressions, crashes = by_kind(verdict, "regression"), by_kind(verdict, "crashed")
     escaped = by_kind(verdict, "escaped")
     blocking = _counted(
@@ -302,8 +310,38 @@ def headline(proposal: Proposal, verdict: Verdict | None, pull: OnPull | None = 
     else:
         lead, rest = ", ".join(harmless) or "no regressions", [*rest, *others]
     if rest:
-        return f"{lead}. {', '.join(rest)}."
-    return f"{lead}, nothing to decide." if lead == "no regressions" else f"{lead}."
+        return f"{lead}.", f"{', '.join(rest)}."
+    return (f"{lead}, nothing to decide." if lead == "no regressions" else f"{lead}."), ""
+
+
+def _nothing_new(proposal: Proposal) -> str:
+    """Why a calibration proposes nothing: all is as approved, or nothing can be fitted yet."""
+    lacking = [c for c in proposal.cells if c.needs_rows]
+    if lacking and all(c.state == "uncalibrated" for c in proposal.cells):
+        most = max(c.needs_rows for c in lacking)
+        return (
+            f"nothing can be calibrated yet: {plural(len(lacking), 'cell')} without enough rows, "
+            f"up to {most} more of a control needed (tolcal run --repeat N)"
+        )
+    return "nothing to change"
+
+
+def next_step(proposal: Proposal, verdict: Verdict | None, pull: OnPull | None) -> str:
+    """What to do where nothing was judged for want of tolerances; nothing in other cases."""
+    if not not_judged(verdict).endswith("tolerance") or to_approve(proposal):
+        return ""
+    needs = [c.needs_rows for c in proposal.cells if c.state == "uncalibrated"]
+    has = [max(0, MIN_ROWS - need) for need in needs] or [0]
+    rows = f"{min(has)}" if min(has) == max(has) else f"{min(has)} to {max(has)}"
+    how = (
+        "run the workflow *tolcal ingest* on the default branch (Actions, Run workflow)"
+        if pull
+        else "measure more (`tolcal run --repeat 18 --history DIR`)"
+    )
+    return (
+        f"{how} until the controls have {MIN_ROWS} rows a cell (now {rows}); the tolerances "
+        "are then proposed here, to be approved"
+    )
 
 
 def new_escapes(verdict: Verdict | None) -> list[Finding]:

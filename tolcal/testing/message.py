@@ -13,6 +13,9 @@ from tolcal.testing.cells import Found
 from tolcal.testing.judging import Judgement, Worst
 from tolcal.testing.observing import current_test, drawn
 
+#: So many times its bound no history with more rows reaches.
+FAULT = 100.0
+
 
 def failure(op: str, compared: Compared, found: Found, judgement: Judgement, u: float) -> str:
     """Several lines: how much fails, the worst of it, which bound, on what evidence, what next."""
@@ -68,7 +71,13 @@ def _advice(cell: str, judgement: Judgement) -> str:
             "A value that is not finite is no noise, and no tolerance covers it: look at the "
             "kernel, its inputs and the reference"
         )
-    return (
+    fault = (
+        f"At {judgement.used:.2g}x its bound this looks like a fault, not noise: check the kernel, "
+        "its inputs and the reference first. "
+        if judgement.used > FAULT
+        else ""
+    )
+    return fault + (
         "If the kernel is right and this is noise, the cell needs more evidence (a control has 720 "
         "rows or more): parametrize the test over seeds, record sessions into a history, and ask "
         "for more: pytest --tolcal-record out/history; tolcal calibrate --history out/history "

@@ -15,6 +15,7 @@ from tolcal.model import (
     TolcalError,
     Tolerance,
     Tolerances,
+    one_line,
     plural,
 )
 
@@ -26,6 +27,23 @@ def must_be_approvable(proposal: Proposal, name: str) -> None:
             f"{name}: rule {proposal.rule!r} by {proposal.by} is for comparison; approve a "
             "proposal of `tolcal calibrate --rule residual --by op`"
         )
+
+
+def must_be_unedited(proposal: Proposal, name: str) -> None:
+    """TolcalError unless its numbers and their evidence are those that a fit gave."""
+    found = proposal.content_digest
+    if proposal.seal != found:
+        raise TolcalError(
+            f"{name}: its cells have the digest {found}, its seal is "
+            f"{one_line(proposal.seal, 40) or 'missing'}: it was edited, or made by another "
+            "version of tolcal; make it again (`tolcal calibrate --json`), and change numbers in "
+            "the tolerance file alone"
+        )
+
+
+def is_no_reason(text: str) -> bool:
+    """Whether it says nothing: no letter, or the ``REASON`` of a line that was copied."""
+    return text.strip(" .,:;!<>[]\"'`") == "REASON" or not any(c.isalpha() for c in text)
 
 
 def to_widen(proposal: Proposal) -> list[CellProposal]:

@@ -12,7 +12,7 @@ Grammar, of the comment's first line up to its end (``\\n`` or ``\\r\\n``)::
     digest  = 16 of 0-9 a-f
     cell    = op "/" dtype            (an op's name and a dtype of `model`)
     cells   = op | cell
-    reason  = 1 to 300 printable characters
+    reason  = 1 to 300 printable characters, a letter among them, and not REASON itself
 
 Words are exact: lower case, no look-alikes. A line that does not start with ``/tolcal`` (in any
 case) is no command (None): so it is in quotes, code blocks, lists, after a blank line or an indent.
@@ -26,6 +26,7 @@ import re
 import msgspec
 
 from tolcal.model import DTYPES, NAME, Cell
+from tolcal.tolerances.approving import is_no_reason
 
 PREFIX = "/tolcal"
 MAX_LINE = 8_000  # characters
@@ -137,9 +138,9 @@ def _widen(words: list[str]) -> Command:
     if not before:
         return Unknown("widen names each cell, op/dtype")
     if not reason:
-        return Unknown("widen needs a reason: because ...")
-    if len(reason) > MAX_REASON:
-        return Unknown(_too_long(reason))
+        return Unknown("widen needs a reason: because REASON")
+    if wrong := _no_reason(reason):
+        return Unknown(wrong)
     return Widen(digest[0], tuple(dict.fromkeys(c for c in cells if c)), reason)
 
 
@@ -149,11 +150,11 @@ def _reject(words: list[str]) -> Command:
         return Unknown(_no_digest("reject", digest))
     before, reason = _because(words[1:])
     if before:
-        return Unknown(f"reject takes a digest and because ..., not {before[0]!r}")
+        return Unknown(f"reject takes a digest and because REASON, not {before[0]!r}")
     if reason == "":
         return Unknown("there is no reason after because")
-    if reason and len(reason) > MAX_REASON:
-        return Unknown(_too_long(reason))
+    if reason and (wrong := _no_reason(reason)):
+        return Unknown(wrong)
     return Reject(digest[0], reason or "")
 
 
@@ -182,5 +183,10 @@ def _no_digest(verb: str, given: list[str]) -> str:
     return f"{verb} takes the 16 hex digits of a proposal first{what}"
 
 
-def _too_long(reason: str) -> str:
-    return f"the reason has {len(reason)} characters, at most {MAX_REASON} are kept"
+def _no_reason(reason: str) -> str:
+    """Why it is none: too long, or the placeholder of a line that was copied as it stood."""
+    if len(reason) > MAX_REASON:
+        return f"the reason has {len(reason)} characters, at most {MAX_REASON} are kept"
+    if is_no_reason(reason):
+        return f"{reason!r} is no reason: say after because why it may be so"
+    return ""

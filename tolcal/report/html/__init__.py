@@ -83,6 +83,7 @@ def _page(
 def _values(document: Document, most: int) -> dict[str, Any]:
     """What the template says, apart from the data of its scripts."""
     proposal, verdict, pull = document.proposal, document.verdict, document.pull
+    lead, rest = text.lead_and_rest(proposal, verdict, pull)
     held = proposal.held_out
     found = data.findings(verdict)
     notes = (*_remarks(pull), *proposal.notes)
@@ -100,6 +101,8 @@ def _values(document: Document, most: int) -> dict[str, Any]:
         "version": __version__,
         "sign": "✗" if document.blocks else "!" if amiss else "✓",
         "headline": text.headline(proposal, verdict, pull),
+        "lead": lead,
+        "rest": rest,
         "judged": verdict is not None or pull is not None,
         "blocks": document.blocks,
         "unsaid": not any(f["blocks"] for f in found) and not (pull and pull.blocks),

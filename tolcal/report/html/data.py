@@ -102,7 +102,7 @@ def findings(verdict: Verdict | None) -> list[Row]:
             "cases": f"{f.exceeding} of {f.cases}",
             "dims": name(f.worst_dims),
             "observed": text.residual(f),
-            "allowed": text.number(f.allowed),
+            "over": text.over(f),
             "detail": one_line(f.detail, 300),
             "replay": replay(f.worst),
         }
