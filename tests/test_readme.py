@@ -15,6 +15,7 @@ import pytest
 from tests_support import DATA, ROOT
 
 from tolcal.cli import build_parser
+from tolcal.github.commands import replies
 
 #: In the order in which they are read: what README makes, later pages use.
 PAGES = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
@@ -179,6 +180,14 @@ def test_speeds_in_readme_are_those_that_were_measured() -> None:
     hook = re.search(r"takes (\d+ ms) for 1,000 cells", words)
     assert hook is not None
     assert f"\n| `tolcal-check`, the file alone | {hook[1]} |" in speed
+
+
+def test_commands_are_those_of_help() -> None:
+    """README's table has the commands that `/tolcal help` answers with, in its order."""
+    listed = [
+        re.findall(r"^\| (`/tolcal .*?`) \|", t, re.MULTILINE) for t in (README, replies.HELP)
+    ]
+    assert listed[0] == listed[1] != []
 
 
 @pytest.mark.parametrize("name", [*PAGES, "CONTRIBUTING.md", "tests/gpu/README.md"])
