@@ -364,6 +364,23 @@ def test_a_wrong_source_never_becomes_known() -> None:
     assert known(theirs) == (set(), 0)
 
 
+def test_gate_cases_that_caught_a_buggy_kernel_are_known() -> None:
+    """Fixed cases of trusted runs alone, by what is approved; each of the ten has some."""
+    found = calibrate.baseline(fitted(), shipped()).caught
+    frame = fitted()
+    gate = frame[(frame["role"] == "buggy") & (frame["case_set"] == "gate")]
+    assert {key for key, cases in found.items() if cases} == set(
+        gate[["kernel", "dtype"]].astype(str).itertuples(index=False, name=None)
+    )
+    ids = set(gate["case_id"].astype(str))
+    assert all(device == "sm_90" and case in ids for c in found.values() for device, case in c)
+    softmax = found["softmax_llm_buggy", "float16"]
+    assert 0 < len(softmax) < 12  # at the sizes that are padded
+    theirs = frame.assign(origin="pull_request")
+    assert calibrate.baseline(theirs, shipped()).caught == {}
+    assert calibrate.baseline(frame, {}).caught == {}
+
+
 def test_an_environment_with_drift_does_not_unmake_a_source() -> None:
     """A source that is good on one device is known, though it exceeds on another."""
     environment = msgspec.structs.replace(make_run().environment, driver="other")

@@ -17,7 +17,6 @@ from tolcal.model import (
     ENVELOPE_GRID,
     AllClose,
     Baseline,
-    BuggyRecall,
     Cell,
     CellProposal,
     Evidence,
@@ -26,7 +25,6 @@ from tolcal.model import (
     HeldOutRows,
     Kernel,
     Proposal,
-    Recall,
     Record,
     Tolerance,
     Tolerances,
@@ -48,7 +46,7 @@ def tolerance(atol: float = 2.0**-22, devices: tuple[str, ...] = ("NVIDIA H200",
 APPROVED: Tolerances = {CELL: tolerance()}
 
 
-def proposal(cells: Tolerances | None = None, buggy: tuple[BuggyRecall, ...] = ()) -> Proposal:
+def proposal(cells: Tolerances | None = None) -> Proposal:
     """What calibration would say; by default nothing."""
     held = HeldOutRows(100, 0, 18, 0)
     made = tuple(
@@ -62,7 +60,7 @@ def proposal(cells: Tolerances | None = None, buggy: tuple[BuggyRecall, ...] = (
     )  # fmt: skip
     return Proposal(
         rule="residual", by="op", margin=2.0, history="sha256:00", digest="0" * 16, recall=None,
-        detectable_recall=None, held_out=held, cells=made, buggy=buggy, runs=(),
+        detectable_recall=None, held_out=held, cells=made, buggy=(), runs=(),
     )  # fmt: skip
 
 
@@ -99,10 +97,13 @@ def buggy(residual: float = BAD, **changes: Any) -> Record:
     return control(residual, **fields | changes)
 
 
-def recall_before(flagged: int) -> tuple[BuggyRecall, ...]:
-    """`softmax_bad` in the history: of 10 rows so many flagged by what is approved."""
-    before = Recall(10, flagged, 10, flagged)
-    return (BuggyRecall("softmax_bad", "softmax_triton", *CELL, None, before, None, None),)
+def caught(*records: Record) -> Baseline:
+    """A history in which these gate cases caught their kernels."""
+    found: dict[tuple[str, str], frozenset[tuple[str, str]]] = {}
+    for r in records:
+        case = (r.run.environment.device_class, r.case.id)
+        found[r.kernel, r.case.dtype] = found.get((r.kernel, r.case.dtype), frozenset()) | {case}
+    return msgspec.structs.replace(seen(records), caught=found)
 
 
 def only(verdict: Verdict) -> Finding:
@@ -308,33 +309,60 @@ def test_a_buggy_kernel_that_exceeds_is_caught() -> None:
 
 
 def test_an_escape_that_was_caught_before_blocks() -> None:
-    """A known-wrong kernel caught in the history and in no case now."""
+    """A known-wrong kernel caught by a gate case in the history and by none now."""
     rows = [buggy(FINE), buggy(FINE, seed=2, same_as_control=True)]
-    finding = only(compare(rows, APPROVED, proposal(buggy=recall_before(4)), seen(rows)))
+    finding = only(compare(rows, APPROVED, proposal(), caught(rows[0])))
     assert (finding.kind, finding.blocks, finding.exceeding) == ("escaped", True, 0)
-    assert finding.detail == "its output differs from its control's in 1 of 2 cases"
+    assert finding.detail == (
+        "none of the 1 gate cases that caught it does now; its output differs from its control's "
+        "in 1 of 2 cases"
+    )
 
 
-@pytest.mark.parametrize("before", [recall_before(0), ()])
-def test_an_escape_that_was_never_caught_does_not_block(before: tuple[BuggyRecall, ...]) -> None:
-    """Never flagged, or never measured: shown, not blocking."""
-    finding = only(compare([buggy(FINE)], APPROVED, proposal(buggy=before), UNSEEN))
+@pytest.mark.parametrize("explore", [FINE, BAD])
+@pytest.mark.parametrize("others", [0, 1])
+def test_fresh_cases_decide_nothing(explore: float, others: int) -> None:
+    """Whether an escape blocks is the same whatever the explore cases of a run are."""
+    fresh = [buggy(explore, seed=5, case_set="explore"), buggy(seed=6, case_set="explore")]
+    for residual in (FINE, BAD):
+        rows = [buggy(residual), *fresh[:others]]
+        verdict = compare(rows, APPROVED, proposal(), caught(rows[0]))
+        assert verdict.blocks is (residual == FINE)
+
+
+def test_what_fresh_cases_still_catch_is_said() -> None:
+    rows = [buggy(FINE), buggy(seed=5, case_set="explore")]
+    finding = only(compare(rows, APPROVED, proposal(), caught(rows[0])))
+    assert finding.detail.startswith(
+        "none of the 1 gate cases that caught it does now, 1 explore case still; its output"
+    )
+
+
+@pytest.mark.parametrize("before", [
+    UNSEEN,
+    caught(buggy(seed=9)),  # another case
+    caught(buggy(dtype="float16")),
+    caught(buggy(run=make_run(environment=make_environment(device_class="gfx942")))),
+])  # fmt: skip
+def test_an_escape_that_this_case_never_caught_does_not_block(before: Baseline) -> None:
+    """Never caught, or in another case, dtype or on another device: shown, not blocking."""
+    finding = only(compare([buggy(FINE)], APPROVED, proposal(), before))
     assert (finding.kind, finding.blocks) == ("escaped", False)
 
 
-def test_being_caught_in_another_dtype_is_another_matter() -> None:
-    """An escape blocks by the history of its own dtype."""
-    before = proposal(buggy=recall_before(4))
-    both = {**APPROVED, ("softmax", "float16"): tolerance()}
-    finding = only(compare([buggy(FINE, dtype="float16")], both, before, UNSEEN))
-    assert (finding.kind, finding.blocks) == ("escaped", False)
+def test_an_escape_beside_a_broken_control_does_not_block() -> None:
+    """It is the control's regression once more: a buggy kernel is known by its difference."""
+    rows = [control(BAD, kernel_hash="f" * 16), buggy(FINE)]
+    verdict = compare(rows, APPROVED, proposal(), caught(buggy()))
+    assert [(f.kind, f.blocks) for f in verdict.findings] == [
+        ("regression", True), ("escaped", False),
+    ]  # fmt: skip
 
 
 def test_a_fault_that_shows_in_no_case_is_no_finding() -> None:
     """Where every output equals the control's there is nothing to catch."""
     rows = [buggy(FINE, same_as_control=True), buggy(FINE, seed=2, same_as_control=True)]
-    before = proposal(buggy=recall_before(4))
-    assert compare(rows, APPROVED, before, UNSEEN).findings == ()
+    assert compare(rows, APPROVED, proposal(), caught(rows[0])).findings == ()
 
 
 def test_newly_caught_under_the_proposal_where_the_approved_tolerance_misses() -> None:
@@ -375,8 +403,8 @@ def test_what_only_the_hand_picked_tolerance_catches_is_not_called_caught() -> N
 
 def test_an_unknown_comparison_with_the_control_is_no_escape() -> None:
     """A control that crashed leaves same_as_control None: that shows no fault to catch."""
-    before = proposal(buggy=recall_before(4))
-    verdict = compare([buggy(FINE, same_as_control=None)], APPROVED, before, UNSEEN)
+    rows = [buggy(FINE, same_as_control=None)]
+    verdict = compare(rows, APPROVED, proposal(), caught(rows[0]))
     assert not verdict.blocks
 
 

@@ -26,6 +26,7 @@ from tolcal.model import (
     Tolerance,
     Tolerances,
     Verdict,
+    plural,
 )
 
 _ORDER: tuple[FindingKind, ...] = (
@@ -58,14 +59,14 @@ def compare(
     show which buggy kernels would be caught, and never blocks.
     """
     proposed = proposal.tolerances()
-    before = {(b.kernel, b.dtype): b.approved for b in proposal.buggy}
     groups: dict[tuple[str, str], list[Record]] = {}
     # In an order of their own: ties must not depend on how the records came.
     for record in sorted(records, key=lambda r: (r.case_set != "gate", r.id, r.run.id)):
         groups.setdefault((record.kernel, record.case.dtype), []).append(record)
     findings: list[Finding] = []
     judged_rows = 0
-    for (kernel, dtype), group in groups.items():
+    # Controls first: what a broken one's buggy form does says nothing.
+    for (kernel, dtype), group in sorted(groups.items(), key=lambda g: g[1][0].role == "buggy"):
         cell = (group[0].case.op, dtype)
         new = _changed(group[0], baseline, changed)
         broken = [r for r in group if r.status in ("crashed", "timeout")]
@@ -79,8 +80,9 @@ def compare(
         if group[0].role == "control":
             finding = _control(ran, present, new, baseline)
         else:
-            was = before.get((kernel, dtype))
-            known = was is not None and was.flagged > 0
+            wrong = any(f.blocks and (f.kernel, f.dtype) == (group[0].corrupts, dtype)
+                        for f in findings)  # fmt: skip
+            known = frozenset() if wrong else baseline.caught.get((kernel, dtype), frozenset())
             hand = (legacy or {}).get(cell)
             finding = _buggy(ran, present, future, hand, new, known)
         if finding is not None:
@@ -221,8 +223,13 @@ def _buggy(
     future: Tolerance | None,
     hand: float | None,
     changed: bool,
-    known: bool,
+    known: frozenset[tuple[str, str]],
 ) -> Finding | None:
+    """Whether a known-wrong kernel is caught.
+
+    ``known``: (device class, id) of the gate cases that have caught it. It is by these alone, the
+    same in every run, that an escape blocks.
+    """
     tolerance = present or future
     if tolerance is None:
         return None
@@ -237,12 +244,20 @@ def _buggy(
     then = bounds.exceeds(rows, future) if future is not None else none
     newly = bool(then.any() and not now.any())
     flagged = then if newly or present is None else now
-    if not flagged.any():
+    before = [r.case_set == "gate" and (r.run.environment.device_class, r.case.id) in known
+              for r in ran]  # fmt: skip
+    lost = any(before) and not flagged[[r.case_set == "gate" for r in ran]].any()
+    if lost or not flagged.any():
         shown = sum(r.same_as_control is False for r in ran)
         if not shown:
             return None  # as far as is known the fault shows in none of these cases
         detail = f"its output differs from its control's in {shown} of {len(ran)} cases"
-        return _finding("escaped", ran, none, tolerance, changed, known, detail)
+        if lost:
+            which = f"none of the {sum(before)} gate cases that caught it does now"
+            others = int(flagged.sum())
+            also = f", {plural(others, 'explore case')} still" if others else ""
+            detail = f"{which}{also}; {detail}"
+        return _finding("escaped", ran, flagged, tolerance, changed, lost, detail)
     same = _common_dims([r for r, bad in zip(ran, flagged, strict=True) if bad], ran)
     return _finding("caught", ran, flagged, tolerance, changed, False, same, newly)
 

@@ -618,6 +618,8 @@ class Baseline(msgspec.Struct, frozen=True):
     sources: dict[tuple[str, str], frozenset[tuple[str, str, str]]]
     #: kernel -> environment keys
     environments: dict[str, frozenset[str]]
+    #: (kernel, dtype) of a buggy kernel -> (device class, id) of the gate cases that caught it
+    caught: dict[tuple[str, str], frozenset[tuple[str, str]]] = {}
 
 
 FindingKind = Literal[

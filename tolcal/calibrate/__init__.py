@@ -282,7 +282,27 @@ def baseline(frame: pd.DataFrame, approved: Tolerances) -> Baseline:
     return Baseline(
         {key: frozenset(value) for key, value in sources.items()},
         {key: frozenset(value) for key, value in environments.items()},
+        _caught(trusted, approved),
     )
+
+
+def _caught(
+    trusted: pd.DataFrame, approved: Tolerances
+) -> dict[tuple[str, str], frozenset[tuple[str, str]]]:
+    """Gate cases that caught a buggy kernel, by the approved tolerances."""
+    gate = trusted[
+        (trusted["role"] == "buggy") & (trusted["case_set"] == "gate") & (trusted["status"] == "ok")
+    ]
+    found: dict[tuple[str, str], frozenset[tuple[str, str]]] = {}
+    for key, rows in gate.groupby(["kernel", "dtype", "op"], observed=True, sort=False):
+        kernel, dtype, op = map(str, key)
+        tolerance = approved.get((op, dtype))
+        if tolerance is not None:
+            flagged = rows[bounds.exceeds(judged_rows(rows), tolerance)]
+            cases = zip(flagged["device_class"].astype(str), flagged["case_id"].astype(str),
+                        strict=True)  # fmt: skip
+            found[kernel, dtype] = found.get((kernel, dtype), frozenset()) | frozenset(cases)
+    return found
 
 
 def _state(
