@@ -274,6 +274,8 @@ def headline(proposal: Proposal, verdict: Verdict | None, pull: OnPull | None = 
         blocking += _counted(
             (len(pull.unapproved), "tolerance changed without approval",
              "tolerances changed without approval"),
+            (len(pull.gone), "approved tolerance whose op leaves the corpus",
+             "approved tolerances whose ops leave the corpus"),
             (len(pull.unmeasured), "changed kernel not measured", "changed kernels not measured"),
             (len(pull.unusable), "file unusable", "files unusable"),
         )  # fmt: skip
