@@ -222,9 +222,10 @@ def test_concurrency() -> None:
 def test_guards() -> None:
     """Attack 8, complaint 10: comments on pull requests only, new ones, that begin as a command."""
     command = LOADED["tolcal-command.yml"]
-    assert command["on"] == {"issue_comment": {"types": ["created"]}}
+    assert command["on"] == {"issue_comment": {"types": ["created", "edited", "deleted"]}}
     assert command["jobs"]["command"]["if"] == (
-        "${{ github.event.issue.pull_request && startsWith(github.event.comment.body, '/tolcal') }}"
+        "${{ github.event.issue.pull_request && (startsWith(github.event.comment.body, '/tolcal') "
+        "|| startsWith(github.event.changes.body.from, '/tolcal')) }}"
     )
     report = LOADED["tolcal-report.yml"]
     assert report["on"] == {
