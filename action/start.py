@@ -34,19 +34,22 @@ RUN = {
     "timeout": "--timeout",
     "workers": "--workers",
 }
-HOSTED = {
+INGEST = {
     "corpus": "--corpus",
     "tolerances": "--tolerances",
     "history": "--history",
     "history-branch": "--history-branch",
+    "ingest-workflow": "--ingest-workflow",
+}
+#: Of report and command, which both judge.
+JUDGING = INGEST | {
     "rule": "--rule",
     "fail-on": "--fail-on",
     "run-workflow": "--run-workflow",
-    "ingest-workflow": "--ingest-workflow",
     "tighten-permission": "--tighten-permission",
     "widen-permission": "--widen-permission",
 }
-SWITCHES = ("comment", "self-approval")
+SWITCHES = ("comment", "self-approval")  # of them as well
 MODES = ("run", "report", "command", "ingest")
 #: Events of trusted jobs: what a pull request wrote must not run there.
 TRUSTED_EVENTS = ("pull_request_target", "workflow_run", "issue_comment")
@@ -87,12 +90,12 @@ def arguments(environment: Mapping[str, str], event: Mapping[str, Any]) -> list[
     mode = given(environment, "mode")
     if mode not in MODES:
         raise ActionError(f"mode: {mode!r}; one of {', '.join(MODES)} is needed")
-    table = RUN if mode == "run" else HOSTED
+    table = {"run": RUN, "ingest": INGEST}.get(mode, JUDGING)
     options = [
         f"{option}={value}" for name, option in table.items() if (value := given(environment, name))
     ]
     if mode != "run":
-        for name in SWITCHES:
+        for name in SWITCHES if mode != "ingest" else ():
             value = given(environment, name)
             if value not in ("", "true", "false"):
                 raise ActionError(f"{name}: {value!r}; give true or false")

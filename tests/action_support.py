@@ -41,7 +41,7 @@ def listing(folder: Path) -> dict[str, bytes | None]:
 def wheelhouse(folder: Path, *, built: bool) -> Path:
     """A folder with tolcal's wheel, or with the build backend that makes it: as documented."""
     text = (ROOT / "docs" / "github.md").read_text()
-    wheel, backend = re.search("^```sh\n(.*\n)(.*\n)```", text, re.MULTILINE).groups()  # type: ignore[union-attr]
+    wheel, backend = re.search("^```sh wheelhouse\n(.*\n)(.*\n)```", text, re.MULTILINE).groups()  # type: ignore[union-attr]
     program, *arguments = shlex.split(wheel if built else backend)
     assert program == "python"
     command = [sys.executable, *(str(folder) if a == "out/wheelhouse" else a for a in arguments)]

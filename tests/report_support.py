@@ -183,6 +183,7 @@ def pull() -> Document:
         report_url="https://github.com/o/kernels/actions/runs/124#artifacts",
         counted=("softmax/float16",),
         unapproved=(Remark("gelu/float16", "no comment of a maintainer approves it"),),
+        gone=(Remark("silu/float16", "it leaves the corpus here"),),
         unmeasured=(Remark("gelu_triton", "no record of it is in the run"),),
         unusable=(Remark("tolerances.toml:12", "softmax.float32.atol: expected a number"),),
         notes=("1 artifact of the history has expired",),
@@ -246,8 +247,8 @@ def hostile(words: str) -> Document:
     )
     remarks = (Remark(words, words),)
     pull = OnPull(
-        41, 123, counted=(words,), unapproved=remarks, unmeasured=remarks, unusable=remarks,
-        notes=(words,), self_approval=True,
+        41, 123, counted=(words,), unapproved=remarks, gone=remarks, unmeasured=remarks,
+        unusable=remarks, notes=(words,), self_approval=True,
     )  # fmt: skip
     return Document(proposal, verdict, base=words, attempt=words, pull=pull)
 

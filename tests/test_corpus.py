@@ -338,6 +338,27 @@ def test_source_hash_follows_local_imports(tmp_path: Path) -> None:
     assert corpus.source_hash(path) not in (first, second)
 
 
+def test_source_hash_follows_the_repository(tmp_path: Path) -> None:
+    """A package beside the corpus is a kernel's source: a bug in it is a changed kernel."""
+    folder = write_op(tmp_path / "corpus", kernels__twice="from mylib import inner\n" + KERNEL)
+
+    def hashes(**how: bool) -> list[str]:
+        return [k.source_hash for k in corpus.load(tmp_path / "corpus", **how)[0].kernels]
+
+    (tmp_path / "mylib").mkdir()
+    (tmp_path / "mylib" / "inner.py").write_text("A = 1\n")
+    alone = hashes()  # no repository: what it may import can't be told
+    (tmp_path / ".git").mkdir()
+    first = hashes()
+    assert first != alone
+    assert hashes(alone=True) == alone
+    (tmp_path / "mylib" / "other.py").write_text("A = 1\n")
+    assert hashes() == first
+    (tmp_path / "mylib" / "inner.py").write_text("A = (\n")  # not Python, and not the corpus's
+    assert hashes() != first
+    assert corpus.load_op(folder).kernels[0].source_hash in hashes()
+
+
 def test_source_hash_follows_packages(tmp_path: Path) -> None:
     """A local package's module counts as well, imported inside a function too."""
     folder = tmp_path / "k"

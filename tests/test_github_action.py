@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import typing
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from ruamel.yaml import YAML
 from tests_support import DATA, ROOT
 
 from tolcal.cli import build_parser, hosting
+from tolcal.github import checks
 
 ACTION: dict[str, Any] = YAML(typ="safe", pure=True).load((ROOT / "action.yml").read_text())
 INSTALL, START = ACTION["runs"]["steps"]
@@ -70,11 +72,15 @@ def test_command_lines_are_understood(mode: str) -> None:
         assert args.seed == 1234567890  # for all shards and attempts: they are one run
     else:
         assert (args.command, args.mode, args.out) == ("github", mode, "results")
-        assert (args.history, args.history_branch, args.rule) == ("branch", "numbers", "paper")
-        assert (args.fail_on, args.comment, args.self_approval) == ("drift", False, True)
-        assert args.run_workflow == ".github/workflows/a.yml"
+        assert (args.history, args.history_branch) == ("branch", "numbers")
         assert args.ingest_workflow == ".github/workflows/b.yml"
-        assert (args.tighten_permission, args.widen_permission) == ("admin", "admin")
+        judging = mode != "ingest"
+        assert args.rule == ("paper" if judging else None)
+        assert args.fail_on == ("drift" if judging else None)
+        assert (args.comment, args.self_approval) == ((False, True) if judging else (None, None))
+        assert args.run_workflow == (".github/workflows/a.yml" if judging else None)
+        people = "admin" if judging else None
+        assert (args.tighten_permission, args.widen_permission) == (people, people)
 
 
 def test_trusted_jobs_read_the_same_settings(
@@ -123,6 +129,23 @@ def test_the_reference_lists_every_input_and_output() -> None:
             ]  # fmt: skip
             assert row[0] == ("all" if len(takes) == 4 else ", ".join(takes)), name
     assert [row[0].strip("`") for row in rows("Outputs")] == list(ACTION["outputs"])
+
+
+@pytest.mark.parametrize("kind", ["inputs", "outputs"])
+def test_descriptions_name_the_modes_of_the_reference(kind: str) -> None:
+    """action.yml says of each input and output which modes it is of, as docs/github.md does."""
+    said = {}
+    for name, spec in ACTION[kind].items():
+        found = re.match(rf"(({'|'.join(start.MODES)})(, | and |: ))+", spec["description"])
+        said[name] = found[0].removesuffix(": ") if found and found[0].endswith(": ") else "all"
+    listed = {row[0].strip("`"): row[1] for row in rows(kind.capitalize())}
+    assert said == {name: modes or "all" for name, modes in listed.items()}
+
+
+def test_every_verdict_is_explained() -> None:
+    """docs/github.md says what each conclusion of the check means."""
+    explained = [row[0].strip("`") for row in rows("What the check says")]
+    assert explained == list(typing.get_args(checks.Conclusion))
 
 
 def test_inputs_come_by_the_environment_alone() -> None:

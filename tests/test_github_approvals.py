@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tolcal import tolerances
 from tolcal.github import approvals, binding, pulls, trailers
-from tolcal.github.commands import committing
+from tolcal.github.commands import comments, committing
 from tolcal.github.settings import Inputs
 from tolcal.github.trailers import Trailers
 from tolcal.model import AllClose, Approved, Cell, Evidence, HeldOut, Tolerance, Values
@@ -61,7 +61,7 @@ def bind(
     """The trailers of a proposal of those values, without a comment yet."""
     return Trailers(
         head=head or the_pull(hub).head_sha,
-        base=binding.tolerances_digest(force),
+        base=binding.base_digest("main", force),
         history="ab" * 8,
         cells=tuple(sorted((*c, t.value_digest) for c, t in values.items())),
         comment=1,
@@ -85,8 +85,8 @@ def approve(
     comment = hub.comment(pull, who, line.format(digest=bound.digest))
     bound = msgspec.structs.replace(bound, comment=comment.id, by=who)
     api = client(hub)
-    said = approvals.comment_of(api, pull.number, comment.id)
-    assert isinstance(said, approvals.Comment)
+    said = comments.read(api, pull.number, comment.id)
+    assert isinstance(said, comments.Comment)
     mark = said.mark(pull.number, bound.digest)
     marked = {
         c: msgspec.structs.replace(t, approved=msgspec.structs.replace(mark, value=t.value_digest))
@@ -168,7 +168,20 @@ def test_a_widening_does_not_outlive_its_base(project: Hub) -> None:
     pull.base_branch = "release"
     project.state.sync(pull)
     assert check(project).refused == {
-        SOFTMAX: "it was widened over other base tolerances; it has to be widened again"
+        SOFTMAX: "it was widened over another base; it has to be widened again"
+    }
+
+
+def test_a_widening_is_for_its_base_branch(project: Hub) -> None:
+    """Though another has the very same tolerances."""
+    approve(project, WIDE, WIDEN)
+    assert set(check(project).counted) == {SOFTMAX}
+    tip = project.main.git.ref("refs/heads/main")
+    assert tip
+    project.main.git.update("refs/heads/stable", tip)
+    the_pull(project).base_branch = "stable"
+    assert check(project).refused == {
+        SOFTMAX: "it was widened over another base; it has to be widened again"
     }
 
 
@@ -213,8 +226,8 @@ def test_nothing_in_a_fork_counts(hub: Hub) -> None:
     bound = bind(hub, TIGHT, BASE)
     comment = hub.comment(pull, "maintain", f"/tolcal approve {bound.digest}")
     bound = msgspec.structs.replace(bound, comment=comment.id, by="maintain")
-    said = approvals.comment_of(client(hub), pull.number, comment.id)
-    assert isinstance(said, approvals.Comment)
+    said = comments.read(client(hub), pull.number, comment.id)
+    assert isinstance(said, comments.Comment)
     mark = msgspec.structs.replace(
         said.mark(pull.number, bound.digest), value=TIGHT[SOFTMAX].value_digest
     )
@@ -316,7 +329,7 @@ def test_who_may_tighten(project: Hub, who: str, line: str, counts: bool) -> Non
         ("write", "write has the role write by now, and widen needs maintain"),
         ("maintain", None),
         ("admin", None),
-        ("alice", "alice may not widen it: they opened this pull request"),
+        ("alice", "alice may not widen it: they opened this pull request; somebody else has to"),
     ],
 )
 def test_who_may_widen(project: Hub, who: str, why: str | None) -> None:
@@ -332,13 +345,15 @@ def test_who_may_widen(project: Hub, who: str, why: str | None) -> None:
 @pytest.mark.parametrize(
     ("login", "message", "why"),
     [
-        ("maintain", "more", "commit {sha} is theirs"),
+        ("maintain", "more", "commit {sha} is theirs; somebody else has to"),
         ("write", "more", None),
         ("write", "more\n\nCo-authored-by: M <{id}+maintain@users.noreply.github.com>",
-         "commit {sha} is theirs too, as its co-author"),
+         "commit {sha} is theirs too, as its co-author; somebody else has to"),
+        ("write", "more\n\nCo-authored-by: M <Maintain@users.noreply.github.com>",
+         "commit {sha} is theirs too, as its co-author; somebody else has to"),
         (None, "more",
-         "commit {sha} has an author whom GitHub knows no account of, so it can't be told from "
-         "theirs; link the e-mail address to an account"),
+         "GitHub knows no account of the author of commit {sha}, so whose work it is can't be "
+         "told; its e-mail address has to be linked to an account"),
     ],
 )  # fmt: skip
 def test_authors_of_commits_may_not_widen(
@@ -382,7 +397,7 @@ def test_the_numbers_must_be_the_approved_ones(project: Hub) -> None:
     ("old", "new"),
     [
         ('by = "maintain"', 'by = "admin"'),
-        ("pr = 41", "pr = 40"),
+        ('at = "2026-05', 'at = "2025-05'),
         ("digest", 'reason = "x"\ndigest'),
     ],
 )
@@ -392,6 +407,77 @@ def test_the_audit_trail_must_be_true(project: Hub, old: str, new: str) -> None:
     edit_file(project, old, new)
     assert check(project).refused == {
         SOFTMAX: "its [approved] table is not what the approving comment says"
+    }
+
+
+def test_an_approval_names_its_pull_request(project: Hub) -> None:
+    """Or that of the fork which it was made for."""
+    approve(project, TIGHT)
+    edit_file(project, "pr = 41", "pr = 40")
+    assert check(project).refused == {SOFTMAX: "its approval names another pull request"}
+
+
+def test_evidence_is_not_rewritten(project: Hub) -> None:
+    """Of a cell approved here, or of one that is the base's: nobody approved those figures."""
+    approve(project, TIGHT)
+    edit_file(project, "rows = 720", "rows = 999999")
+    edit_file(project, "rows = 720", "rows = 999998")
+    assert check(project).refused == {
+        SOFTMAX: "it was changed by hand since it was approved",
+        GELU: "its evidence or its approval was changed by hand",
+    }
+
+
+def test_a_rejection_revokes(project: Hub) -> None:
+    """Before the approval or after it, as long as it stands, by somebody who may."""
+    comment = approve(project, TIGHT)
+    digest = comment.body.split()[-1]
+    project.comment(41, "read", f"/tolcal reject {digest}")
+    assert set(check(project).counted) == {SOFTMAX}
+    no = project.comment(41, "write", f"/tolcal reject {digest} because no")
+    assert check(project).refused == {SOFTMAX: f"write has rejected proposal {digest}"}
+    del project.main.comments[no.id]
+    assert set(check(project).counted) == {SOFTMAX}
+
+
+def test_who_approved_may_be_called_otherwise_by_now(project: Hub) -> None:
+    """The account is the same, and so is its role."""
+    comment = approve(project, TIGHT)
+    project.state.users.pop("maintain")
+    comment.author.login = "renamed"
+    project.state.users["renamed"] = comment.author
+    project.main.roles["renamed"] = "maintain"
+    assert set(check(project).counted) == {SOFTMAX}
+
+
+def test_a_tightening_that_is_gone_leaves_a_widening(project: Hub) -> None:
+    """The widening was of the state with it, and is of none with more in it."""
+    tight, measured = {GELU: cell(1e-5)}, the_pull(project).head_sha
+    first = approve(project, tight)
+    approve(project, WIDE, WIDEN, bound=bind(project, WIDE, BASE | tight, measured))
+    assert check(project).refused == {}
+    del project.main.comments[first.id]
+    assert check(project).refused == {GELU: "the comment that its commit names is deleted"}
+
+
+def test_a_custom_role_is_what_it_inherits(project: Hub) -> None:
+    """GitHub gives its permission as write, and what it may do beside that."""
+    project.main.roles["maintain"] = "releaser over maintain"
+    approve(project, WIDE, WIDEN)
+    assert set(check(project).counted) == {SOFTMAX}
+    project.main.roles["maintain"] = "releaser over write"
+    assert check(project).refused == {
+        SOFTMAX: "maintain has the role write by now, and widen needs maintain"
+    }
+
+
+def test_nobody_widens_what_a_bot_opened(project: Hub) -> None:
+    """Attack 6: whose work it is can't be told."""
+    the_pull(project).author = project.state.bot
+    approve(project, WIDE, WIDEN)
+    assert check(project).refused == {
+        SOFTMAX: "maintain may not widen it: a bot opened this pull request, so whose work it is "
+        "can't be told; a person has to open it"
     }
 
 
@@ -417,8 +503,8 @@ def test_a_commit_binds_its_own_digest_alone(project: Hub) -> None:
     comment = project.comment(pull, "maintain", f"/tolcal approve {bound.digest}")
     lying = msgspec.structs.replace(lying, comment=comment.id)
     api = client(project)
-    said = approvals.comment_of(api, pull.number, comment.id)
-    assert isinstance(said, approvals.Comment)
+    said = comments.read(api, pull.number, comment.id)
+    assert isinstance(said, comments.Comment)
     mark = msgspec.structs.replace(
         said.mark(pull.number, bound.digest), value=TIGHT[SOFTMAX].value_digest
     )

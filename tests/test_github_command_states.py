@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from github_desk import (
     APPROVE,
@@ -13,7 +14,6 @@ from github_desk import (
     PATH,
     RELU,
     SOFTMAX,
-    WIDEN,
     Desk,
     desk,
     push,
@@ -28,6 +28,7 @@ from tolcal import history, tolerances
 from tolcal.github import command
 from tolcal.github.client import ApiError
 from tolcal.github.settings import Job
+from tolcal.model import Approved
 
 __all__ = ["desk", "hub", "trusted"]  # fixtures
 
@@ -135,7 +136,7 @@ def test_a_stale_digest_names_what_changed(desk: Desk) -> None:
     ).strip())  # fmt: skip
     desk.hub.state.sync(desk.pull)
     desk.measure(desk.pull, claims(1))
-    assert "the tolerances in force changed" in stale(desk, third)
+    assert "the base changed: its branch, its tolerances" in stale(desk, third)
     nowhere = "it is of no proposal of this pull request's commits: mistyped, another pull"
     assert stale(desk, "0123456789abcdef").startswith(nowhere)
 
@@ -168,16 +169,28 @@ def test_part_of_a_proposal(desk: Desk) -> None:
     )
     assert untouched(desk)
     desk.ask("write", f"/tolcal approve {digest} softmax/float32")
+    # What stands beside it in the comment has the same digest, and goes as well.
     said = desk.ask("maintain", f"/tolcal widen {digest} relu/float32 because x")
+    assert said.startswith("Widened for `maintain` because x: 1 cell (`relu/float32`) in ")
+    assert {t.approved and t.approved.digest for t in desk.cells.values()} == {digest}
+    here = {cell for cell, t in desk.cells.items() if t.approved and t.approved.pr == 41}
+    assert here == {SOFTMAX, RELU}
+    assert desk.said(desk.pull) == ("completed", "success")
+
+
+def test_the_other_part_of_a_proposal_is_of_the_same_state(desk: Desk) -> None:
+    """Approving a part of it leaves the rest of its digest good, and nothing else does."""
+    digest = desk.digest
+    desk.ask("write", f"/tolcal approve {digest} softmax")
     sha = desk.pull.head_sha[:7]
+    run = make_run(id="00000000000000bb", started="2026-04-30T00:00:00+00:00", origin="ingest")
+    history.add(desk.folder / "history", rows(run, range(50_000, 50_040)))
+    said = desk.ask("maintain", f"/tolcal widen {digest} relu/float32 because x")
     assert said.startswith(
         f"Not done: `{digest}` is not the present proposal, which is `{desk.digest}`: write "
         f"approved cells of it in {sha}, which made another state of it; "
     ), said
-    desk.ask("maintain", WIDEN)
-    here = {cell for cell, t in desk.cells.items() if t.approved and t.approved.pr == 41}
-    assert here == {SOFTMAX, RELU}
-    assert desk.said(desk.pull) == ("completed", "success")
+    assert desk.cells[RELU] == tolerances.of_text(desk.before, PATH)[RELU]
 
 
 def test_a_rejected_proposal_cannot_be_approved(desk: Desk) -> None:
@@ -351,7 +364,7 @@ def test_a_fork_gets_a_pull_request_of_its_own(fork: Desk) -> None:
         "Approved for `write`: 1 cell (`softmax/float32`) in [`SHA`](https://github.example/octo/"
         "kernels/commit/SHA): https://github.example/octo/kernels/pull/43.\n\n"
         "The head is in a fork (`bob/kernels`), to which this job can't push. Merge that pull "
-        "request into `main`, then bring it in here (**Update branch**): from then on the values "
+        "request into `main`; once this one's author has brought it in here, the values "
         "count. A pull request opened with GITHUB_TOKEN starts no workflows until somebody closes "
         "and reopens it; with an App's token as the action's input `token` they start."
     )
@@ -380,6 +393,48 @@ def test_a_fork_gets_a_pull_request_of_its_own(fork: Desk) -> None:
     assert fork.git("rev-list", "--count", f"main..{branch}") == "2\n"
 
 
+def test_a_forks_approvals_pass_on_their_own(fork: Desk) -> None:
+    """The pull request that the bot opens is measured at its own head, and goes by the fork's."""
+    digest = fork.digest
+    fork.ask("write", f"/tolcal approve {digest} softmax")
+    comment = fork.say("maintain", f"/tolcal widen {digest} relu/float32 because x")
+    fork.handle(comment)
+    opened = fork.hub.main.pulls[43]
+    run = fork.measure(opened, claims(2))  # somebody closed and reopened it
+    assert fork.report(run) == 0
+    assert fork.said(opened) == ("completed", "success")
+    # The fork's own rules hold for it.
+    push(fork)
+    assert fork.report(run) == 1
+    fork.pull, mine = opened, fork.pull
+    assert set(fork.judged.refused) == {RELU}
+    assert "commits were pushed since" in fork.judged.refused[RELU]
+    del fork.hub.main.comments[comment.id]
+    fork.hub.push(mine, {"README.md": "x"})
+    assert "deleted" in fork.judged.refused[RELU]
+
+
+@pytest.mark.parametrize("cells", [False, True])
+def test_the_branch_of_a_forks_approval_is_not_taken_on_trust(fork: Desk, cells: bool) -> None:
+    """Its name is no secret: whoever may write could have put anything there before."""
+    digest = fork.digest
+    text = fork.before
+    if cells:  # the very values, in somebody's name
+        found = next(c for c in fork.judged.document.proposal.cells if (c.op, c.dtype) == SOFTMAX)
+        assert found.tolerance
+        mark = Approved("admin", "2026-01-01T00:00:00Z", digest, found.tolerance.value_digest, 42)
+        final = msgspec.structs.replace(found.tolerance, approved=mark)
+        text = tolerances.edited(text, {SOFTMAX: final}, PATH)
+    evil = {PATH: text} if cells else {KERNEL: "evil\n"}
+    fork.hub.main.commit(f"tolcal/approve-42-{digest}", evil)
+    said = fork.ask("write", f"/tolcal approve {digest} softmax")
+    assert said == (
+        f"Not done: the branch tolcal/approve-42-{digest} holds more than approvals of this "
+        "proposal; delete it, and comment again."
+    )
+    assert len(fork.hub.main.pulls) == 2
+
+
 def test_a_fork_that_is_pushed_to_meanwhile(fork: Desk) -> None:
     """Attack 7, for forks: the head is read again just before the branch is made."""
     comment = fork.say("write", APPROVE)
@@ -405,7 +460,8 @@ def test_a_fork_whose_base_has_moved(fork: Desk) -> None:
     """The base branch's cell is another by now: the proposal was compared with the merge base's."""
     comment = fork.say("write", APPROVE)
     text = tolerances.edited(fork.before, {SOFTMAX: approved_cell(2.0**-23)}, PATH)
-    fork.hub.main.commit("main", {PATH: text})
+    # After it was judged: before that, the digest would be another.
+    fork.hub.on("GET git/ref/heads/main", lambda: fork.hub.main.commit("main", {PATH: text}))
     assert fork.handle(comment) == (
         "Not done: tolerances.toml: softmax/float32 is not what the proposal was compared with; "
         "update the branch from its base and let it be measured again."

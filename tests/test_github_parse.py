@@ -81,16 +81,12 @@ def test_commands(line: str, command: Command, rest: str) -> None:
         f"<!--\n/tolcal approve {D}\n-->",
         f"please\n/tolcal approve {D}",
         f"@ada /tolcal approve {D}",
-        f"/tolcalapprove {D}",
-        f"/tolcal-approve {D}",
         f"//tolcal approve {D}",
         f"\u2215tolcal approve {D}",  # a division slash
         f"\uff0ftolcal approve {D}",  # a fullwidth slash
         f"/t\u043elcal approve {D}",  # a Cyrillic o
         f"\ufeff/tolcal approve {D}",
         f"\u200b/tolcal approve {D}",
-        f"/Tolcal approve {D}",
-        f"/tolcal\u00a0approve {D}",
     ],
 )
 def test_what_is_no_command(body: str) -> None:
@@ -149,6 +145,15 @@ def test_what_help_answers(rest: str, why: str | None) -> None:
         assert found.why == why
 
 
+@pytest.mark.parametrize(
+    "line",
+    [f"/tolcalapprove {D}", f"/tolcal-approve {D}", "/Tolcal help", "/TOLCAL", "/tolcal: help"],
+)
+def test_nearly_a_command_is_answered(line: str) -> None:
+    """Never silence: the job starts for these as well, since GitHub's startsWith ignores case."""
+    assert parse(line) == Unknown("a command begins with /tolcal, in lower case, and a space")
+
+
 WORDS = st.sampled_from(
     ["/tolcal", "approve", "widen", "reject", "status", "explain", "rerun", "help", "because", D,
      "softmax", "softmax/float16", "gelu/float32", " ", "\t", "\n", "\r", "x", "/", "`", "@ada",
@@ -163,7 +168,8 @@ def test_any_text_is_taken(body: str) -> None:
     """No text raises, and what is taken for a command keeps to the grammar."""
     found = parse(body)
     first = re.split("\r?\n", body)[0]
-    assert (found is not None) == bool(re.match(r"/tolcal(?![^ \t])", first))
+    assert (found is not None) == bool(re.match(r"(?ai)/tolcal", first))
+    assert isinstance(found, Unknown | None) or re.match(r"/tolcal(?![^ \t])", first)
     match found:
         case Approve(digest, names):
             assert re.fullmatch("[0-9a-f]{16}", digest)

@@ -534,8 +534,8 @@ def test_pictures_are_whole_and_load_nothing() -> None:
     assert b"AMD MI300X" in made["devices.svg"]
 
 
-def test_the_picture_in_readme_is_of_the_shipped_history() -> None:
-    """Every point of it, whatever fonts it was drawn with; and what README says of it."""
+def test_the_picture_in_docs_is_of_the_shipped_history() -> None:
+    """Every point of it, whatever fonts it was drawn with; and what docs/figures.md says of it."""
 
     def points(svg: str) -> list[str]:
         return sorted(re.findall(r'aria-label="(held-out runs[^"]+tolerance times[^"]+)"', svg))

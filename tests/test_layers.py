@@ -18,7 +18,8 @@ ALLOWED: dict[str, str] = {
     "model": "| msgspec",
     "tomlfile": "model | tomli msgspec",
     "files": "model |",
-    "corpus": "model tomlfile | msgspec",
+    "imports": "model | msgspec",
+    "corpus": "model tomlfile imports | msgspec",
     "cases": "model | numpy torch",
     "stats": "model | numpy torch triton",
     "bounds": "model | msgspec numpy",
@@ -29,8 +30,8 @@ ALLOWED: dict[str, str] = {
     "compare": "model bounds | msgspec numpy",
     "tolerances": "model tomlfile files | tomlkit msgspec",
     "report": "model | jinja2 rich msgspec altair vl_convert",
-    "github": "model corpus tolerances history calibrate compare review report tomlfile bounds "
-    "files | requests msgspec pyarrow",
+    "github": "model corpus imports tolerances history calibrate compare review report tomlfile "
+    "bounds files | requests msgspec pyarrow",
     "review": "model history calibrate compare | msgspec pandas pyarrow",
     "testing": "model cases stats bounds measure history tolerances project tomlfile "
     "| msgspec numpy torch",

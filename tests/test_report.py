@@ -199,7 +199,7 @@ def test_what_has_no_approved_tolerance_is_counted() -> None:
 def test_what_blocks_beside_the_numbers_is_never_folded() -> None:
     """A tolerance changed without approval is no quiet pull request."""
     remark = (Remark("gelu/float16", "why"),)
-    for name in ("unapproved", "unmeasured", "unusable"):
+    for name in ("unapproved", "gone", "unmeasured", "unusable"):
         on = OnPull(41, 1, **{name: remark})
         made = msgspec.structs.replace(quiet(), pull=on)
         assert made.blocks

@@ -4,7 +4,6 @@ The folder is the registration: ``corpus/<op>/op.toml``, ``reference.py``, ``ker
 and ``buggy/<name>.py``. Adding a kernel is adding a file.
 """
 
-import ast
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from tolcal import tomlfile
+from tolcal import imports, tomlfile
 from tolcal.model import DIM, DTYPES, NAME, InputSpec, Kernel, Op, Role, TolcalError
 
 _Bad = Callable[[tuple[str, ...], str], TolcalError]
@@ -50,8 +49,12 @@ class _OpToml(msgspec.Struct, forbid_unknown_fields=True):
     buggy: dict[str, _Buggy] = {}
 
 
-def load(root: Path) -> tuple[Op, ...]:
+def load(root: Path, *, alone: bool = False) -> tuple[Op, ...]:
     """All ops under ``root``, sorted by name.
+
+    Args:
+        alone: sources are hashed without the modules that they import from elsewhere in the
+            repository.
 
     Raises TolcalError, naming file and line, for a folder that breaks the contract.
     """
@@ -60,7 +63,7 @@ def load(root: Path) -> tuple[Op, ...]:
             f"{root}: no such corpus folder; give --corpus DIR, set `corpus` under [tool.tolcal] "
             "in pyproject.toml, or start one with `tolcal new OP`"
         )
-    ops = tuple(load_op(f.parent) for f in sorted(root.glob("*/op.toml")))
+    ops = tuple(load_op(f.parent, alone=alone) for f in sorted(root.glob("*/op.toml")))
     if not ops:
         raise TolcalError(f"{root}: no */op.toml in it; start an op with `tolcal new OP`")
     owner: dict[str, str] = {}
@@ -100,8 +103,9 @@ def select(ops: tuple[Op, ...], names: Iterable[str]) -> tuple[Op, ...]:
     return tuple(chosen)
 
 
-def load_op(folder: Path) -> Op:
+def load_op(folder: Path, *, alone: bool = False) -> Op:
     """One op folder; TolcalError names the file and line that break the contract."""
+    root = None if alone else imports.repository(folder)
     path = folder / "op.toml"
     data, text = tomlfile.read(path)
     spec = tomlfile.convert(data, _OpToml, path, text)
@@ -143,7 +147,7 @@ def load_op(folder: Path) -> Op:
     reference = folder / "reference.py"
     if not reference.is_file():
         raise TolcalError(f"{path}: no reference.py beside it; add one with `def reference(...)`")
-    kernels = _kernels(folder, spec, bad)
+    kernels = _kernels(folder, spec, bad, root)
     return Op(
         name=folder.name,
         summary=spec.summary,
@@ -156,7 +160,7 @@ def load_op(folder: Path) -> Op:
         path=str(folder),
         reference_path=str(reference),
         op_hash=_contract_hash(spec),
-        reference_hash=source_hash(reference)[0],
+        reference_hash=source_hash(reference, root)[0],
         kernels=kernels,
     )
 
@@ -186,7 +190,7 @@ def _check_shape(
             raise bad(keys, f"dim {dim!r} is not in [dims] ({', '.join(dims)}){hint}")
 
 
-def _kernels(folder: Path, spec: _OpToml, bad: _Bad) -> tuple[Kernel, ...]:
+def _kernels(folder: Path, spec: _OpToml, bad: _Bad, root: Path | None) -> tuple[Kernel, ...]:
     dims = {name: tuple(sizes) for name, sizes in spec.dims.items()}
     found: list[Kernel] = []
     controls: dict[str, Kernel] = {}
@@ -222,7 +226,7 @@ def _kernels(folder: Path, spec: _OpToml, bad: _Bad) -> tuple[Kernel, ...]:
                     if dim not in dims:
                         raise bad(("kernels", name, "dims", dim), f"{dim!r} is not in [dims]")
                 own |= {dim: tuple(sizes) for dim, sizes in table.dims.items()}
-            hashed, uses_triton = source_hash(path)
+            hashed, uses_triton = source_hash(path, root)
             kernel = Kernel(
                 name=name,
                 role=role,
@@ -271,42 +275,14 @@ def _from(root: Path | None, path: str) -> str:
     return (whole.relative_to(root.resolve()) if root and inside else Path(path)).as_posix()
 
 
-def source_hash(path: Path) -> tuple[str, bool]:
+def source_hash(path: Path, root: Path | None = None) -> tuple[str, bool]:
     """16 hex digits over a file and the local modules it imports, and whether one uses Triton.
 
-    "Local" is what the file's own folder holds, since that folder is what it can import from.
+    "Local" is what the file's own folder holds, since that folder is what it can import from, and
+    ``root``, the repository.
     """
-    seen: dict[Path, bytes] = {}
-    imports: set[str] = set()
-    queue = [path]
-    while queue:
-        current = queue.pop()
-        if current in seen:
-            continue
-        try:
-            seen[current] = current.read_bytes()
-            tree = ast.parse(seen[current], str(current))
-        except OSError as error:
-            raise TolcalError(f"{current}: cannot read it: {error.strerror}") from None
-        except (RecursionError, MemoryError):
-            raise TolcalError(f"{current}: nested too deeply to be parsed; mend the file") from None
-        except (SyntaxError, ValueError) as error:
-            line = getattr(error, "lineno", None) or 1
-            raise TolcalError(f"{current}:{line}: not Python: {error}; mend the file") from None
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):
-                names = [node.module or "", *(alias.name for alias in node.names)]
-            else:
-                continue
-            for name in names:
-                imports.add(name.split(".")[0])
-                local = path.parent.joinpath(*name.split("."))
-                for file in (local.with_suffix(".py"), local / "__init__.py"):
-                    if name and file.is_file():
-                        queue.append(file)
+    found = imports.of(path, root)
     whole = hashlib.sha256()
-    for file in sorted(seen):
-        whole.update(file.name.encode() + b"\0" + hashlib.sha256(seen[file]).digest())
-    return whole.hexdigest()[:16], "triton" in imports
+    for file, content in sorted(found.files.items()):
+        whole.update(file.name.encode() + b"\0" + hashlib.sha256(content).digest())
+    return whole.hexdigest()[:16], "triton" in found.names

@@ -23,11 +23,20 @@ def permission(call: Call) -> Answer:
     user = call.state.users.get(call.values["username"])
     if user is None:
         raise Refused(404, f"{call.values['username']} is not a user")
-    role = call.repository.role(user)
+    # "releaser over maintain" is a custom role, which inherits that one.
+    name, _, inherited = call.repository.role(user).partition(" over ")
+    role = inherited or name
+    steps = list(ROLES)[1:]
+    allowed = {
+        "push" if step == "write" else "pull" if step == "read" else step:
+            role in steps and steps.index(role) >= steps.index(step)
+        for step in steps
+    }  # fmt: skip
+    who = forms.user(user) | {"permissions": allowed, "role_name": name}
     return Answer(
         fill(
             "repository-collaborator-permission",
-            {"permission": ROLES[role], "role_name": role, "user": forms.user(user)},
+            {"permission": ROLES[role], "role_name": name, "user": who},
         )
     )
 

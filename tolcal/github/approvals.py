@@ -7,14 +7,16 @@ bot made for it, whose trailers hash to the digest that the comment names.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from tolcal.github import binding, trailers
-from tolcal.github.client import Client, NotFound
-from tolcal.github.commands import parse, people
+from tolcal import tolerances
+from tolcal.github import binding, pulls, trailers
+from tolcal.github.client import Client
+from tolcal.github.commands import comments, parse, people
 from tolcal.github.pulls import Pull
 from tolcal.github.settings import Inputs
 from tolcal.github.trailers import Trailers
@@ -34,23 +36,12 @@ class Checked(msgspec.Struct, frozen=True):
     refused: Mapping[Cell, str]  # why; may quote the file: hostile
 
 
-class Comment(msgspec.Struct, frozen=True):
-    """A comment that holds a command now."""
-
-    command: parse.Command
-    who: people.Person
-    at: str  # ISO 8601, by GitHub's clock
-
-    def mark(self, pull: int, digest: str) -> Approved:
-        """What an approved cell says of it; ``value`` is yet to be filled in."""
-        reason = self.command.reason if isinstance(self.command, parse.Widen) else None
-        return Approved(self.who.login, self.at, digest, "", pull, reason)
-
-
 def of_commit(commit: Mapping[str, Any]) -> Trailers | None:
     """The approval that a commit, as GitHub's API has it, is; None if it is none of a bot's.
 
-    GitHub signs what a bot commits through the API, and nobody's push can have that signature.
+    GitHub signs what a bot commits through the API, and no person's push has that signature. But
+    any workflow with a writing token can make such a commit: it proves that an approval was not
+    pushed by hand; what proves the approval itself is the comment that names its digest.
     """
     details, author = commit.get("commit"), commit.get("author")
     if not isinstance(details, dict) or not isinstance(author, dict):
@@ -63,19 +54,32 @@ def of_commit(commit: Mapping[str, Any]) -> Trailers | None:
     return trailers.parse(str(details.get("message", "")))
 
 
-def measured_head(client: Client, inputs: Inputs, head_sha: str) -> str:
-    """The newest commit of a head that is no approval of ours: the one that was measured.
+def below(
+    client: Client, inputs: Inputs, head_sha: str, floor: str = ""
+) -> tuple[tuple[str, ...], str]:
+    """The commits that a run of is a run of that head, the head first; and the measured one.
 
-    A commit is skipped only if it changes the tolerance file and nothing else.
+    A run of what lies below approvals of ours measures the same kernels. A commit is skipped only
+    if it changes the tolerance file and nothing else. The measured commit is the newest that is
+    no approval; where there are only approvals above ``floor``, the merge base, the head itself.
     """
+    sha, heads = head_sha, list[str]()
     for _ in range(MAX_DEPTH):
-        commit = client.get(f"commits/{head_sha}")
+        if sha == floor:
+            return tuple(heads) or (head_sha,), head_sha
+        heads.append(sha)
+        commit = client.get(f"commits/{sha}")
         files = commit.get("files")
         names = [file.get("filename") for file in files] if isinstance(files, list) else []
         if of_commit(commit) is None or names != [inputs.tolerances]:
-            return head_sha
-        head_sha = str(commit["parents"][0]["sha"])
+            return tuple(heads), sha
+        sha = str(commit["parents"][0]["sha"])
     raise TolcalError(f"over {MAX_DEPTH} approvals on top of each other; push a commit of your own")
+
+
+def measured_head(client: Client, inputs: Inputs, head_sha: str, floor: str = "") -> str:
+    """The newest commit of a head that is no approval of ours, as `below` has it."""
+    return below(client, inputs, head_sha, floor)[1]
 
 
 def commits_of(client: Client, pull: Pull) -> list[dict[str, Any]]:
@@ -83,38 +87,10 @@ def commits_of(client: Client, pull: Pull) -> list[dict[str, Any]]:
     return list(client.pages(f"pulls/{pull.number}/commits"))
 
 
-def own_work(client: Client, pull: Pull, who: people.Person) -> str:
-    """Why a pull request is that user's own work, or may be; "" if it is another's."""
-    return people.own_work(who, pull.author_id, commits_of(client, pull))
-
-
-def comment_of(client: Client, number: int, comment_id: int) -> Comment | str:
-    """The command of a comment on that issue as it stands now; or what the comment is instead."""
-    try:
-        found = client.get(f"issues/comments/{comment_id}")
-    except NotFound:
-        return "deleted"
-    if not str(found.get("issue_url", "")).endswith(f"/issues/{number}"):
-        return "of another issue"
-    if was_edited(client, found):
-        return "edited"
-    command = parse.parse(str(found.get("body") or ""))
-    user = found.get("user")
-    who = people.person(user) if isinstance(user, dict) else None
-    if command is None or who is None or who.bot:
-        return "no command of a user's"
-    return Comment(command, who, str(found["created_at"]))
-
-
-def was_edited(client: Client, comment: Mapping[str, Any]) -> bool:
-    """Whether the text of a comment, as the REST API has it, may not be what was posted.
-
-    Asked after the text was read. ``updated_at`` won't do: it is a second late at times, and has
-    no finer steps, so that an edit in the first second is not seen (palantir/policy-bot#459).
-    """
-    query = "query($id: ID!) { node(id: $id) { ... on IssueComment { lastEditedAt } } }"
-    node = client.graphql(query, id=str(comment.get("node_id"))).get("node")
-    return not isinstance(node, dict) or node.get("lastEditedAt", "") is not None
+def own_work(client: Client, pull: Pull, who: people.Person) -> people.Own | None:
+    """Whether a pull request is that user's own work, or may be; None if it is another's."""
+    author = people.Person(pull.author_id, pull.author, pull.author.endswith("[bot]"))
+    return people.own_work(who, author, commits_of(client, pull))
 
 
 def verified(
@@ -129,19 +105,18 @@ def verified(
     A cell counts if
 
     1. its approval's digest is that of the trailers of a bot's signed commit of this pull request,
-       which bind the cell to the value that it has now;
+       which bind the cell to the value that it has now, and it is in all else (evidence, who, when,
+       why) as that commit wrote it;
     2. the comment that they name is of this pull request, was never edited, and its first line
-       approves or widens that digest and that cell;
+       approves or widens that digest and that cell; nobody's comment rejects that digest;
     3. its author may do so today;
     4. it is not looser than the base's; or it was widened, by somebody whose own work this pull
        request is not, in the state that it has now: no commit has been pushed since and the base
        is the same. (A tightening can only make a check stricter, so it outlives a push.)
+
+    A pull request that was opened for a fork's approval is judged by the fork's pull request.
     """
-    differing = {
-        cell: tolerance
-        for cell, tolerance in head_file.items()
-        if _values(tolerance) != _values(base_file.get(cell))
-    }
+    differing = {cell: t for cell, t in head_file.items() if t != base_file.get(cell)}
     if not differing:
         return Checked({}, {})
     if not pull.same_repository:
@@ -149,17 +124,23 @@ def verified(
         why = "the head is in a fork; values approved for it come with its base branch"
         return Checked({}, dict.fromkeys(differing, why))
     commits = commits_of(client, pull)
-    judge = _Judge(client, inputs, pull, base_file, commits)
+    judge = _Judge(client, inputs, pull, base_file)
     counted: dict[Cell, Tolerance] = {}
     refused: dict[Cell, str] = {}
-    # In their order, since a widening is bound to what was in force, earlier approvals included.
-    for approval in (t for c in commits if (t := of_commit(c)) is not None):
-        force = binding.tolerances_digest({**base_file, **counted})
+    written: dict[Cell, Tolerance] = {}
+    # What a proposal may have been made over: the base, and approvals before it, in their order,
+    # those included that have lost their comment since.
+    forces: set[str] = set()
+    for sha, approval in ((str(c["sha"]), t) for c in commits if (t := of_commit(c)) is not None):
+        forces |= {
+            binding.base_digest(pull.base_ref, {**base_file, **now}) for now in (counted, written)
+        }
         for cell, tolerance in differing.items():
             mark = tolerance.approved
             if mark is None or mark.digest != approval.digest or cell in counted:
                 continue
-            why = judge.why_not(cell, tolerance, mark, approval, force)
+            written[cell] = tolerance
+            why = judge.why_not(cell, tolerance, sha, approval, forces)
             if why:
                 refused[cell] = why
             else:
@@ -167,20 +148,19 @@ def verified(
                 refused.pop(cell, None)
     for cell, tolerance in differing.items():
         if cell not in counted and cell not in refused:
-            refused[cell] = _unapproved(tolerance, len(commits))
+            refused[cell] = _unapproved(tolerance, base_file.get(cell), len(commits))
     return Checked(counted, {cell: refused[cell] for cell in differing if cell in refused})
-
-
-def _values(tolerance: Tolerance | None) -> tuple[str, dict[str, str]] | None:
-    """All that judging uses of a cell."""
-    return (tolerance.value_digest, _overrides(tolerance)) if tolerance else None
 
 
 def _overrides(tolerance: Tolerance | None) -> dict[str, str]:
     return {d: v.value_digest for d, v in tolerance.on.items()} if tolerance else {}
 
 
-def _unapproved(tolerance: Tolerance, commits: int) -> str:
+def _unapproved(tolerance: Tolerance, was: Tolerance | None, commits: int) -> str:
+    if was is not None and was.value_digest == tolerance.value_digest:
+        if _overrides(was) != _overrides(tolerance):
+            return "its overrides for single devices were changed by hand"
+        return "its evidence or its approval was changed by hand"
     if tolerance.approved is None:
         return "nobody has approved it"
     if commits >= MAX_COMMITS:
@@ -194,30 +174,35 @@ def _unapproved(tolerance: Tolerance, commits: int) -> str:
 class _Judge:
     """What the cells of one pull request are judged by, asked of GitHub once."""
 
-    def __init__(
-        self,
-        client: Client,
-        inputs: Inputs,
-        pull: Pull,
-        base_file: Tolerances,
-        commits: list[dict[str, Any]],
-    ) -> None:
-        self.client, self.inputs, self.pull = client, inputs, pull
-        self.base_file, self.commits = base_file, commits
-        self._comments: dict[int, Comment | str] = {}
-        self._roles: dict[int, people.Role] = {}
-        self._measured: str | None = None
+    def __init__(self, client: Client, inputs: Inputs, pull: Pull, base_file: Tolerances) -> None:
+        self.client, self.inputs, self.pull, self.base_file = client, inputs, pull, base_file
+        ask, partial = functools.cache, functools.partial
+        self._comment = ask(partial(comments.read, client))
+        self._rejection = ask(partial(comments.rejection, client, inputs))
+        self._role = ask(partial(people.role, client))
+        self._file = ask(partial(_cells, client, inputs.tolerances))
+        self._read = ask(
+            lambda number: pull if number == pull.number else pulls.read(client, number)
+        )
+        self._own = ask(lambda number, who: own_work(client, self._read(number), who))
+        self._measured = ask(self._measured_of)
 
     def why_not(
-        self, cell: Cell, tolerance: Tolerance, mark: Approved, approval: Trailers, force: str
+        self, cell: Cell, tolerance: Tolerance, sha: str, approval: Trailers, forces: set[str]
     ) -> str:
-        """Why a cell does not count by this approval, "" if it does."""
-        was = self.base_file.get(cell)
-        if mark.value != tolerance.value_digest or approval.value(cell) != tolerance.value_digest:
+        """Why a cell does not count by the approval that is that commit, "" if it does."""
+        was, mark = self.base_file.get(cell), tolerance.approved
+        if mark is None or not (mark.value == tolerance.value_digest == approval.value(cell)):
             return f"its numbers are not those of proposal {approval.digest}"
         if _overrides(tolerance) != _overrides(was):
             return "its overrides for single devices were changed by hand"
-        comment = self._comment(approval.comment)
+        number = self._number(mark)
+        if number is None:
+            return "its approval names another pull request"
+        no = self._rejection(number, approval.digest)
+        if no is not None:
+            return f"{no.by} has rejected proposal {approval.digest}"
+        comment = self._comment(number, approval.comment)
         if isinstance(comment, str):
             return f"the comment that its commit names is {comment}"
         command = comment.command
@@ -225,9 +210,13 @@ class _Judge:
             command.digest != approval.digest or not covers(command, cell)
         ):
             return "the comment that its commit names does not approve it"
-        said = comment.mark(self.pull.number, approval.digest)
-        if mark != msgspec.structs.replace(said, value=mark.value):
+        said = comment.mark(number, approval.digest)
+        # Whoever approved may be called otherwise by now.
+        by = approval.by if mark.by == approval.by else said.by
+        if mark != msgspec.structs.replace(said, value=mark.value, by=by):
             return "its [approved] table is not what the approving comment says"
+        if self._file(sha).get(cell) != tolerance:
+            return "it was changed by hand since it was approved"
         verb = "widen" if isinstance(command, parse.Widen) else "approve"
         least, has = people.needed(verb, self.inputs), self._role(comment.who)
         if not people.at_least(has, least):
@@ -235,32 +224,48 @@ class _Judge:
         if verb == "approve":
             how = loosened(cell[1], was, tolerance) if was else ""
             return f"it is looser than the base's ({how}), which only widen lets in" if how else ""
-        return self._why_not_widened(comment.who, approval, force)
+        return self._why_not_widened(comment.who, number, approval, forces)
 
-    def _why_not_widened(self, who: people.Person, approval: Trailers, force: str) -> str:
-        own = people.own_work(who, self.pull.author_id, self.commits)
+    def _why_not_widened(
+        self, who: people.Person, number: int, approval: Trailers, forces: set[str]
+    ) -> str:
+        own = self._own(number, who)
         if own and not self.inputs.self_approval:
-            return f"{who.login} may not widen it: {own}"
-        if self._measured is None:
-            self._measured = measured_head(self.client, self.inputs, self.pull.head_sha)
-        if approval.head != self._measured:
+            return f"{who.login} may not widen it: {own.text}"
+        if approval.head != self._measured(number):
             return (
                 f"it was widened for {approval.head[:7]}, and commits were pushed since; it has "
                 "to be widened again"
             )
-        if approval.base != force:
-            return "it was widened over other base tolerances; it has to be widened again"
+        if approval.base not in forces:
+            return "it was widened over another base; it has to be widened again"
         return ""
 
-    def _comment(self, comment_id: int) -> Comment | str:
-        if comment_id not in self._comments:
-            self._comments[comment_id] = comment_of(self.client, self.pull.number, comment_id)
-        return self._comments[comment_id]
+    def _number(self, mark: Approved) -> int | None:
+        """The pull request whose proposal was approved: this one, or that of the fork it is for."""
+        number = mark.pr
+        if number in (None, self.pull.number):
+            return number
+        for_fork = self.pull.head_ref == fork_branch(number, mark.digest)
+        return number if for_fork and self.pull.files == (self.inputs.tolerances,) else None
 
-    def _role(self, who: people.Person) -> people.Role:
-        if who.id not in self._roles:
-            self._roles[who.id] = people.role(self.client, who)
-        return self._roles[who.id]
+    def _measured_of(self, number: int) -> str:
+        pull = self._read(number)
+        return measured_head(self.client, self.inputs, pull.head_sha, pull.merge_base)
+
+
+def _cells(client: Client, path: str, sha: str) -> dict[Cell, Tolerance]:
+    """The tolerances of a commit; none if they can't be read."""
+    raw = pulls.file(client, path, sha)
+    try:
+        return {} if raw is None else tolerances.of_text(raw.decode("utf-8"), path)
+    except (TolcalError, UnicodeDecodeError):
+        return {}
+
+
+def fork_branch(number: int, digest: str) -> str:
+    """The branch of the base repository with what was approved for a fork's pull request."""
+    return f"tolcal/approve-{number}-{digest}"
 
 
 def covers(command: parse.Approve | parse.Widen, cell: Cell) -> bool:

@@ -155,14 +155,22 @@ def content(client: Client, artifact: Artifact, name: str, limit: int) -> bytes:
 # --- records --------------------------------------------------------------------------------
 
 
-def records(client: Client, run_id: int, attempt: int) -> tuple[Record, ...]:
+def records(
+    client: Client, run_id: int, attempt: int, *, fresh: bool = False
+) -> tuple[Record, ...]:
     """Records of all shards of a run, each shard's newest attempt up to ``attempt``.
 
     A re-run of failed jobs measures some shards again and leaves the others, whose records are of
     the same commit and seeds. Missing, which names it, if a shard isn't there; Rejected for one
     that breaks a rule. The origin is what the file claims: see ``stamp``.
+
+    Args:
+        fresh: of a run that failed: one of its shards has to be of that very attempt, or what it
+            measured before would stand for an attempt that measured nothing.
     """
     shards = _shards(of_run(client, run_id), run_id, attempt)
+    if fresh and not any(s.name.startswith(f"tolcal-records-{run_id}-{attempt}-") for s in shards):
+        raise Unmeasured(f"attempt {attempt} of run {run_id} has no artifact of records")
     size = sum(artifact.size for artifact in shards)
     if size > MAX_BYTES:
         raise Rejected(

@@ -13,10 +13,11 @@ from tolcal.model import Proposal, Tolerances, digest
 BoundCell = tuple[str, str, str]
 
 
-def tolerances_digest(approved: Tolerances) -> str:
-    """16 hex digits over the values in force, those of single device classes included."""
+def base_digest(branch: str, approved: Tolerances) -> str:
+    """16 hex digits over the base branch and the values in force, overrides included."""
     return digest(
-        "tolerances",
+        "base",
+        branch,
         sorted(
             (op, dtype, cell.value_digest, sorted((d, v.value_digest) for d, v in cell.on.items()))
             for (op, dtype), cell in approved.items()
@@ -40,7 +41,7 @@ def proposal_digest(head: str, base: str, history: str, cells: Iterable[BoundCel
 
     Args:
         head: 40 hex digits of the commit that was measured and judged.
-        base: `tolerances_digest` of the values in force.
+        base: `base_digest` of the base branch and the values in force.
         history: `Proposal.history`.
         cells: `bound_cells`, in any order.
     """

@@ -12,11 +12,12 @@ from typing import Any, Literal
 import msgspec
 
 from tolcal.github.client import Client
-from tolcal.github.settings import Job
-from tolcal.model import Verdict, one_line
+from tolcal.github.settings import Inputs, Job
+from tolcal.model import Verdict, digest, one_line
 from tolcal.report import findings
 
 NAME = "tolcal"
+MAX_NAME = 100
 #: GitHub takes so many annotations with one request.
 BATCH = 50
 #: Beyond these a check says how many more there are.
@@ -36,6 +37,12 @@ class Outcome(msgspec.Struct, frozen=True):
     title: str
     summary: str  # Markdown
     annotations: tuple[dict[str, Any], ...] = ()
+
+
+def name(inputs: Inputs) -> str:
+    """What the check of that setup is called: ``tolcal``, or ``tolcal (pkg/corpus)``."""
+    whole = f"{NAME} ({inputs.name})" if inputs.name else NAME
+    return whole if len(whole) <= MAX_NAME else f"{whole[: MAX_NAME - 20]}... {digest(whole)}"
 
 
 def waiting(run: int, attempt: int) -> str:
@@ -65,31 +72,31 @@ def annotations_of(verdict: Verdict | None) -> tuple[dict[str, Any], ...]:
     return tuple(made)
 
 
-def start(client: Client, job: Job, sha: str, run: int, attempt: int) -> None:
-    """Says on ``sha`` that the measuring run is on its way."""
-    known = _ours(client, sha)
+def start(client: Client, job: Job, sha: str, run: int, attempt: int, called: str = NAME) -> None:
+    """Says on ``sha`` that the measuring run is on its way, by the check of that `name`."""
+    known = _ours(client, sha, called)
     if any(c["status"] != "completed" for c in known):
         return
     mark = waiting(run, attempt)
     if any(c["external_id"] == mark for c in known):
         return  # `requested` came after `completed`
     values = {"status": "in_progress", "output": {"title": "measuring", "summary": "Measuring."}}
-    _create(client, job, sha, mark, values, known)
+    _create(client, job, sha, called, mark, values, known)
 
 
-def finish(client: Client, job: Job, sha: str, outcome: Outcome) -> int:
+def finish(client: Client, job: Job, sha: str, outcome: Outcome, called: str = NAME) -> int:
     """Completes the check on ``sha``, or makes one; returns its id.
 
     The same outcome again changes nothing, and a report that was cut goes on where it stopped:
     annotations add up on GitHub's side, so only those that lack are sent.
     """
-    known = _ours(client, sha)
+    known = _ours(client, sha, called)
     open_ = [c for c in known if c["status"] != "completed"]
     # The newest is the one that counts: an older one with this outcome must not be brought back.
     if open_ or (known and known[0]["external_id"] == outcome.id):
         check = open_[0] if open_ else known[0]
     else:
-        check = _create(client, job, sha, outcome.id, {"status": "in_progress"}, known)
+        check = _create(client, job, sha, called, outcome.id, {"status": "in_progress"}, known)
     number = int(check["id"])
     output = {"title": one_line(outcome.title, 250), "summary": outcome.summary}
     sent = _sent(check) if check["external_id"] == outcome.id else 0
@@ -126,32 +133,32 @@ def _send(
     client.patch(path, body, done=done if some else None)
 
 
-def settle(client: Client, job: Job, sha: str, outcome: Outcome) -> None:
+def settle(client: Client, job: Job, sha: str, outcome: Outcome, called: str = NAME) -> None:
     """Completes a check that would stay in progress for ever; makes none."""
-    if any(c["status"] != "completed" for c in _ours(client, sha)):
-        finish(client, job, sha, outcome)
+    if any(c["status"] != "completed" for c in _ours(client, sha, called)):
+        finish(client, job, sha, outcome, called)
 
 
-def _ours(client: Client, sha: str) -> list[dict[str, Any]]:
+def _ours(client: Client, sha: str, called: str) -> list[dict[str, Any]]:
     """Check runs of ours on ``sha``, the newest first."""
     path = f"commits/{sha}/check-runs"
-    found = client.pages(path, "check_runs", check_name=NAME, filter="all")
+    found = client.pages(path, "check_runs", check_name=called, filter="all")
     ours = [c for c in found if _OURS.fullmatch(str(c.get("external_id") or ""))]
     return sorted(ours, key=lambda c: -int(c["id"]))
 
 
 def _create(
-    client: Client, job: Job, sha: str, mark: str, values: dict[str, Any],
+    client: Client, job: Job, sha: str, called: str, mark: str, values: dict[str, Any],
     known: list[dict[str, Any]],
 ) -> dict[str, Any]:  # fmt: skip
     before = {c["id"] for c in known}
 
     def made() -> dict[str, Any] | None:
-        fresh = (c for c in _ours(client, sha) if c["id"] not in before)
+        fresh = (c for c in _ours(client, sha, called) if c["id"] not in before)
         return next((c for c in fresh if c["external_id"] == mark), None)
 
     body = {
-        "name": NAME,
+        "name": called,
         "head_sha": sha,
         "external_id": mark,
         "details_url": f"{job.server_url}/{job.repository}/actions/runs/{job.run_id}",

@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from tolcal.github import approvals, outputs, sticky
+from tolcal.github import outputs, pulls, report, sticky
 from tolcal.github.client import ApiError, Client
-from tolcal.github.commands import asking, deciding, parse, people, replies
+from tolcal.github.commands import asking, comments, deciding, parse, people, replies
 from tolcal.github.commands.asked import Answer, Asked
 from tolcal.github.settings import Inputs, Job
 from tolcal.model import TolcalError
@@ -25,6 +25,12 @@ class New(msgspec.Struct, frozen=True):
 
     number: int  # of the pull request
     comment: int
+
+
+class Gone(msgspec.Struct, frozen=True):
+    """A decision whose comment was edited or deleted: what hung on it may not count any more."""
+
+    number: int
 
 
 def main(inputs: Inputs, job: Job, token: str) -> int:
@@ -38,7 +44,9 @@ def run(client: Client, inputs: Inputs, job: Job) -> int:
     if isinstance(new, str):
         outputs.say(f"nothing to do: {new}")
         return 0
-    said = approvals.comment_of(client, new.number, new.comment)
+    if isinstance(new, Gone):
+        return _look_again(client, inputs, job, new)
+    said = comments.read(client, new.number, new.comment)
     if isinstance(said, str):  # since it was written: deleted, or edited
         outputs.say(f"the comment is {said}")
         if said == "edited":
@@ -64,7 +72,7 @@ def run(client: Client, inputs: Inputs, job: Job) -> int:
     return 0
 
 
-def of_event(job: Job) -> New | str:
+def of_event(job: Job) -> New | Gone | str:
     """The comment that the event is about, or why it is none to answer.
 
     The pull request is the issue's number: an event of comments has no pull request (complaint
@@ -81,15 +89,36 @@ def of_event(job: Job) -> New | str:
     number, comment_id, user = issue.get("number"), comment.get("id"), comment.get("user")
     if type(number) is not int or type(comment_id) is not int or not isinstance(user, Mapping):
         raise TolcalError("the event's issue or comment lacks its number, id or user")
-    if job.payload.get("action") != "created":
-        return "only new comments hold commands"
     if not issue.get("pull_request"):
         return f"#{number} is no pull request"
     if people.person(user).bot:
         return "a bot wrote the comment"
-    if parse.parse(str(comment.get("body") or "")) is None:
-        return f"the comment's first line is not for {parse.PREFIX}"
-    return New(number, comment_id)
+    action, body = job.payload.get("action"), comment.get("body")
+    if action == "edited":
+        changes = job.payload.get("changes")
+        before = changes.get("body") if isinstance(changes, Mapping) else None
+        body = before.get("from") if isinstance(before, Mapping) else ""
+    command = parse.parse(str(body or ""))
+    if action in ("edited", "deleted"):
+        decided = isinstance(command, parse.Approve | parse.Widen | parse.Reject)
+        return Gone(number) if decided else "only new comments hold commands"
+    if action != "created":
+        return "only new comments hold commands"
+    return New(number, comment_id) if command else f"the first line is not for {parse.PREFIX}"
+
+
+def _look_again(client: Client, inputs: Inputs, job: Job, gone: Gone) -> int:
+    """The check and the comment by what stands now; without a measurement there are none."""
+    pull = pulls.read(client, gone.number)
+    if pull.state != "open":
+        return 0
+    try:
+        report.refresh(client, inputs, job, pull)
+    except ApiError:
+        raise
+    except TolcalError as error:
+        outputs.say(f"nothing to refresh: {error}")
+    return 0
 
 
 def carry_out(asked: Asked) -> Answer:

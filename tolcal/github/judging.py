@@ -7,19 +7,22 @@ code is the default branch's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
 
 from tolcal import tolerances
-from tolcal.github import approvals, artifacts, binding, histories, overlay, pulls
+from tolcal.github import approvals, artifacts, binding, histories, overlay, pulls, stricter
 from tolcal.github.client import ApiError, Client, NotFound
 from tolcal.github.pulls import Pull
 from tolcal.github.settings import Inputs, Job
 from tolcal.model import Cell, Op, Record, TolcalError, Tolerance, digest, one_line, plural
 from tolcal.report.document import Document, OnPull, Remark
 from tolcal.review import review
+
+#: Kernels and dtypes that the records of a run may be of: each costs some 30 ms.
+MAX_GROUPS = 4000
 
 
 class Measuring(msgspec.Struct, frozen=True):
@@ -43,8 +46,9 @@ class Judged(msgspec.Struct, frozen=True):
     pull: Pull
     run: Measuring
     measured: str  # commit: the head, without approval commits of ours on top of it
+    heads: tuple[str, ...]  # commits whose runs are runs of this head: from the head to that one
     document: Document  # proposal and verdict; the proposal's digest is bound to ``measured``
-    base_file: dict[Cell, Tolerance]
+    base_file: dict[Cell, Tolerance]  # of the merge base and the base's tip, what is stricter
     head_file: dict[Cell, Tolerance] | None  # None: it can't be read
     in_force: dict[Cell, Tolerance]  # the base's, and those of the head that count
     refused: dict[Cell, str]  # cells that the head changes and that don't count, and why
@@ -55,7 +59,7 @@ class Judged(msgspec.Struct, frozen=True):
     def mark(self) -> str:
         """All that the proposal is bound to: names the check of it."""
         proposal = self.document.proposal
-        base = binding.tolerances_digest(self.in_force)
+        base = binding.base_digest(self.pull.base_ref, self.in_force)
         cells = digest("cells", binding.bound_cells(proposal))
         return f"{proposal.digest} {base} {proposal.history} {cells}"
 
@@ -73,21 +77,27 @@ def judge(
         artifacts.Rejected: the records break a rule.
         TolcalError: the base's files or the history can't be used.
     """
-    measured = approvals.measured_head(client, inputs, pull.head_sha)
-    run = newest(client, inputs, measured, run)
-    records = artifacts.stamp(artifacts.records(client, run.id, run.attempt), "pull_request")
+    heads, measured = approvals.below(client, inputs, pull.head_sha, pull.merge_base)
+    run = newest(client, inputs, heads, run)
+    fresh = run.conclusion != "success"
+    claimed = artifacts.records(client, run.id, run.attempt, fresh=fresh)
+    records = artifacts.stamp(claimed, "pull_request")
     past = histories.read(client, inputs, job)
-    base_file = _tolerances(client, inputs, pull.merge_base)
-    head_file, unusable = _head_file(client, inputs, pull, base_file)
-    checked = approvals.verified(
-        client, inputs, pull, base_file if head_file is None else head_file, base_file
-    )
+    left = _tolerances(client, inputs, pull.merge_base)
+    base_file, moved = left, frozenset[Cell]()
+    if pull.base_sha != pull.merge_base:
+        base_file, moved = stricter.of_both(left, _tolerances(client, inputs, pull.base_sha))
+    head_file, unusable = _head_file(client, inputs, pull, left)
+    theirs = left if head_file is None else head_file
+    # A cell that the head leaves as it found it is the base's, whatever that is by now.
+    own = {cell: t for cell, t in theirs.items() if t != left.get(cell)}
+    checked = approvals.verified(client, inputs, pull, base_file | own, base_file)
     in_force = base_file | dict(checked.counted)
     refused = dict(checked.refused)
-    for cell in base_file.keys() - (base_file if head_file is None else head_file).keys():
+    for cell in left.keys() - theirs.keys():
         refused[cell] = "it was removed; a cell without a tolerance is judged by nothing"
     laid = overlay.overlay(client, pull, inputs.corpus)
-    _check_roles(records, laid)
+    _check_kernels(records, laid)
     found = review(
         past.table,
         records,
@@ -99,7 +109,7 @@ def judge(
     )
     bound = binding.proposal_digest(
         measured,
-        binding.tolerances_digest(in_force),
+        binding.base_digest(pull.base_ref, in_force),
         found.proposal.history,
         binding.bound_cells(found.proposal),
     )
@@ -111,12 +121,14 @@ def judge(
         pull=OnPull(
             number=pull.number,
             run=run.id,
+            name=inputs.name,
             report_url=f"{job.server_url}/{job.repository}/actions/runs/{job.run_id}#artifacts",
             counted=tuple("/".join(cell) for cell in sorted(checked.counted)),
             unapproved=tuple(Remark("/".join(c), why) for c, why in sorted(refused.items())),
-            unmeasured=laid.unmeasured(records),
+            gone=tuple(r for r in laid.gone(in_force) if tuple(r.what.split("/")) not in refused),
+            unmeasured=laid.unmeasured(records, in_force),
             unusable=(*unusable, *laid.unusable),
-            notes=(*past.notes, *laid.notes),
+            notes=(*_moved(pull, moved), *past.notes, *laid.notes),
             self_approval=inputs.self_approval,
         ),
     )
@@ -124,6 +136,7 @@ def judge(
         pull=pull,
         run=run,
         measured=measured,
+        heads=heads,
         document=document,
         base_file=base_file,
         head_file=head_file,
@@ -137,23 +150,22 @@ def judge(
 # --- the run that measured ------------------------------------------------------------------
 
 
-def runs(client: Client, inputs: Inputs, head_sha: str) -> list[Measuring]:
-    """Runs of the measuring workflow for that head of a pull request, the newest first."""
+def runs(client: Client, inputs: Inputs, *heads: str) -> list[Measuring]:
+    """Runs of the measuring workflow for those heads of a pull request, the newest first."""
     workflow = inputs.run_workflow.rpartition("/")[2]
-    try:
-        found = list(
-            client.pages(
-                f"actions/workflows/{workflow}/runs", "workflow_runs", head_sha=head_sha,
-                event="pull_request",
-            )
-        )  # fmt: skip
-    except NotFound:
-        raise TolcalError(
-            f"{inputs.run_workflow}: the repository has no such workflow; it measures pull "
-            "requests (input `run-workflow`)"
-        ) from None
-    made = [measuring(one) for one in found if is_measuring(one, inputs)]
-    return sorted((m for m in made if m.head_sha == head_sha), key=lambda m: m.order, reverse=True)
+    path = f"actions/workflows/{workflow}/runs"
+    made: list[Measuring] = []
+    for sha in heads:
+        try:
+            found = list(client.pages(path, "workflow_runs", head_sha=sha, event="pull_request"))
+        except NotFound:
+            raise TolcalError(
+                f"{inputs.run_workflow}: the repository has no such workflow; it measures pull "
+                "requests (input `run-workflow`)"
+            ) from None
+        of_ours = (measuring(one) for one in found if is_measuring(one, inputs))
+        made += [run for run in of_ours if run.head_sha == sha]
+    return sorted(made, key=lambda m: m.order, reverse=True)
 
 
 def is_measuring(run: dict[str, Any], inputs: Inputs) -> bool:
@@ -174,14 +186,14 @@ def measuring(run: dict[str, Any]) -> Measuring:
 
 
 def newest(
-    client: Client, inputs: Inputs, head_sha: str, known: Measuring | None = None
+    client: Client, inputs: Inputs, heads: Sequence[str], known: Measuring | None = None
 ) -> Measuring:
-    """The newest completed run for that head; Missing if there is none.
+    """The newest completed run for any of those commits; Missing if there is none.
 
     The list may lag behind, so a run that is ``known`` counts as well.
     """
-    found = runs(client, inputs, head_sha)
-    if known is not None and known.head_sha == head_sha:
+    found = runs(client, inputs, *heads)
+    if known is not None and known.head_sha in heads:
         found.append(known)
     complete = [run for run in found if run.status == "completed"]
     if complete:
@@ -189,11 +201,11 @@ def newest(
     name = inputs.run_workflow.rpartition("/")[2]
     if found:
         raise artifacts.Missing(
-            f"run {found[0].id} of {name} for {head_sha[:12]} is {found[0].status or 'not done'}; "
-            "wait for it"
+            f"run {found[0].id} of {name} for {found[0].head_sha[:12]} is "
+            f"{found[0].status or 'not done'}; wait for it"
         )
     raise artifacts.Missing(
-        f"{name} has not run for {head_sha[:12]}; push a commit, or re-run its workflow"
+        f"{name} has not run for {heads[-1][:12]}; push a commit, or re-run its workflow"
     )
 
 
@@ -213,6 +225,18 @@ def _tolerances(client: Client, inputs: Inputs, ref: str) -> dict[Cell, Toleranc
     return tolerances.of_text(text, inputs.tolerances)
 
 
+def _moved(pull: Pull, cells: Collection[Cell]) -> tuple[str, ...]:
+    """A note that the base's tip has other values than the pull request was begun with."""
+    if not cells:
+        return ()
+    named = sorted("/".join(cell) for cell in cells)
+    more = f" and {len(named) - 10} more" if len(named) > 10 else ""
+    return (
+        f"{plural(len(named), 'tolerance')} of {pull.base_ref} changed since this branch left it, "
+        f"and the stricter one judges: {', '.join(named[:10])}{more}",
+    )
+
+
 def _head_file(
     client: Client, inputs: Inputs, pull: Pull, base_file: dict[Cell, Tolerance]
 ) -> tuple[dict[Cell, Tolerance] | None, tuple[Remark, ...]]:
@@ -229,22 +253,35 @@ def _head_file(
         return None, (Remark(named, one_line(what or str(error), 400)),)
 
 
-def _check_roles(records: Sequence[Record], laid: overlay.Overlaid) -> None:
-    """Rejected if records call a kernel something else than the corpus does.
+def _check_kernels(records: Sequence[Record], laid: overlay.Overlaid) -> None:
+    """Rejected if the records are not of the corpus's kernels, as it has them.
 
-    A control that passes for a buggy kernel would be "caught" where it regressed.
+    A control that passes for a buggy kernel would be "caught" where it regressed, and each kernel
+    that only the records know costs the report its time.
     """
-    known = {k.name: (op.name, k.role, k.corrupts) for op in laid.ops for k in op.kernels}
-    wrong = {
-        r.kernel
-        for r in records
-        if r.kernel in known and known[r.kernel] != (r.case.op, r.role, r.corrupts)
-    }
-    if wrong:
-        first = min(wrong)
-        op, role, corrupts = known[first]
-        of = f" of {corrupts}" if corrupts else ""
+    known = {k.name: (op, k) for op in laid.ops for k in op.kernels}
+    groups = {(r.kernel, r.case.op, r.case.dtype, r.role, r.corrupts) for r in records}
+    if len(groups) > MAX_GROUPS:
         raise artifacts.Rejected(
-            f"the records are refused: those of {first} don't say that it is a {role} kernel{of} "
-            f"of {op}, as the corpus does ({plural(len(wrong), 'such kernel')}); measure again"
+            f"the records are refused: of {len(groups)} kernels and dtypes, at most {MAX_GROUPS} "
+            "are judged"
+        )
+    wrong: dict[str, str] = {}
+    for kernel, op, dtype, role, corrupts in sorted(groups, key=str):
+        found = known.get(kernel)
+        if found is None:
+            if laid.complete:
+                wrong[kernel] = f"the corpus of this pull request has no kernel {kernel}"
+        elif (found[0].name, found[1].role, found[1].corrupts) != (op, role, corrupts):
+            of = f" of {found[1].corrupts}" if found[1].corrupts else ""
+            wrong[kernel] = (
+                f"those of {kernel} don't say that it is a {found[1].role} kernel{of} of "
+                f"{found[0].name}, as the corpus does"
+            )
+        elif laid.complete and dtype not in found[0].dtypes:
+            wrong[kernel] = f"{kernel} was measured in {dtype}, which is no dtype of {op}"
+    if wrong:
+        raise artifacts.Rejected(
+            f"the records are refused: {wrong[min(wrong)]} "
+            f"({plural(len(wrong), 'such kernel')}); measure again"
         )

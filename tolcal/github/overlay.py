@@ -7,25 +7,27 @@ the API and laid over a copy of it.
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import msgspec
 
-from tolcal import corpus
+from tolcal import corpus, imports
 from tolcal.github import pulls
 from tolcal.github.client import ApiError, Client
 from tolcal.github.pulls import Pull
-from tolcal.model import Kernel, Op, Record, TolcalError
+from tolcal.model import Cell, Kernel, Op, Record, TolcalError, Tolerances
 from tolcal.report.document import Remark
 
 #: Files that are laid over; with more, all that they touch counts as changed.
 MAX_FILES = 200
-#: What `corpus.load` reads of an op. Documents change nothing, and all else may be loaded by a
-#: kernel when it runs.
-READ, IGNORED = (".py", ".toml"), (".md", ".rst", ".txt")
+#: What `corpus.load` reads of an op. All else in its folder may be loaded by a kernel when it runs;
+#: outside of it documents change nothing.
+READ, DOCUMENTS = (".py", ".toml"), (".md", ".rst")
 
 
 class Overlaid(msgspec.Struct, frozen=True):
@@ -33,6 +35,8 @@ class Overlaid(msgspec.Struct, frozen=True):
 
     ops: tuple[Op, ...]
     kernels: Mapping[str, Kernel]  # by name, paths from the repository's root
+    before: tuple[Op, ...] = ()  # the default branch's
+    complete: bool = True  # ``ops`` are the head's; else the default branch's, for want of them
     changed: frozenset[str] = frozenset()  # names of kernels
     touched: frozenset[str] = frozenset()  # ops of which every kernel counts as changed
     everything: bool = False
@@ -48,16 +52,49 @@ class Overlaid(msgspec.Struct, frozen=True):
         named = {(r.kernel, r.case.op) for r in records}
         return frozenset(kernel for kernel, op in named if self.is_changed(kernel, op))
 
-    def unmeasured(self, records: Iterable[Record]) -> tuple[Remark, ...]:
-        """Changed kernels that no record is of, be it of a case that was skipped."""
-        measured = {r.kernel for r in records}
-        why = "it changes here, and the run has no record of it; measure it (`tolcal run`)"
-        return tuple(
-            Remark(kernel.name, why)
-            for op in self.ops
-            for kernel in op.kernels
-            if self.is_changed(kernel.name, op.name) and kernel.name not in measured
+    def unmeasured(self, records: Sequence[Record], approved: Tolerances) -> tuple[Remark, ...]:
+        """Changed kernels that nothing was held against a tolerance of, as ``kernel dtype``.
+
+        Without a tolerance one record of the kernel will do, be it of a case that was skipped.
+        With one a gate case has to have run, or to have failed to: nothing else can block.
+        """
+        present = {r.kernel for r in records}
+        judged = {(r.kernel, r.case.dtype) for r in records if _counts(r)}
+        none = "it changes here, and the run has no record of it; measure it (`tolcal run`)"
+        unjudged = (
+            "it changes here, and of the cases that its approved tolerance would judge none ran; "
+            "measure it (`tolcal run`)"
         )
+        found = []
+        for op in self.ops:
+            for name in (k.name for k in op.kernels if self.is_changed(k.name, op.name)):
+                if name not in present:
+                    found.append(Remark(name, none))
+                    continue
+                found += [
+                    Remark(f"{name} {dtype}", unjudged)
+                    for dtype in op.dtypes
+                    if (op.name, dtype) in approved and (name, dtype) not in judged
+                ]
+        return tuple(found)
+
+    def gone(self, approved: Tolerances) -> tuple[Remark, ...]:
+        """Approved cells of an op or dtype that the corpus has, and would have no more."""
+        left = _cells(self.before) - _cells(self.ops)
+        why = (
+            "it leaves the corpus here, be it under a new name, so nothing is judged by its "
+            "approved tolerance any more"
+        )
+        return tuple(Remark("/".join(cell), why) for cell in sorted(left & approved.keys()))
+
+
+def _cells(ops: Iterable[Op]) -> set[Cell]:
+    return {(op.name, dtype) for op in ops for dtype in op.dtypes}
+
+
+def _counts(record: Record) -> bool:
+    ran = record.status == "ok" and record.stats is not None
+    return record.case_set == "gate" and (ran or record.status in ("crashed", "timeout"))
 
 
 def overlay(client: Client, pull: Pull, folder: str) -> Overlaid:
@@ -67,11 +104,16 @@ def overlay(client: Client, pull: Pull, folder: str) -> Overlaid:
     before = _load(here) if here.is_dir() else ()
     if pull.files is None:
         note = "over 300 files differ from the merge base, so every kernel counts as changed"
-        return Overlaid(before, _by_name(before), everything=True, notes=(note,))
-    inside = [p for p in map(PurePosixPath, pull.files) if p.is_relative_to(prefix)]
-    relevant = [p.relative_to(prefix) for p in inside if p.suffix.lower() not in IGNORED]
+        return _unread(before, everything=True, notes=(note,))
+    files = [PurePosixPath(path) for path in pull.files]
+    if any(prefix.is_relative_to(path) for path in files):
+        note = f"{folder} is no plain folder (a submodule, say), so every kernel counts as changed"
+        return _unread(before, everything=True, notes=(note,))
+    beside = frozenset(_importing(before, files))
+    inside = [p.relative_to(prefix) for p in files if p.is_relative_to(prefix)]
+    relevant = [p for p in inside if len(p.parts) > 1 or p.suffix.lower() not in DOCUMENTS]
     if not relevant:
-        return Overlaid(before, _by_name(before))
+        return Overlaid(before, _by_name(before), before, changed=beside)
     # What lies in an op's folder and is no source of it, and what lies in none.
     loose = {p.parts[0] for p in relevant if len(p.parts) > 1 and p.suffix not in READ}
     everything = any(len(p.parts) == 1 for p in relevant)
@@ -82,8 +124,9 @@ def overlay(client: Client, pull: Pull, folder: str) -> Overlaid:
             f"{len(sources)} files of the corpus change, over {MAX_FILES}: they aren't read, and "
             "all kernels of their ops count as changed"
         )
-        kernels = _by_name(before)
-        return Overlaid(before, kernels, touched=touched, everything=everything, notes=(note,))
+        return _unread(
+            before, changed=beside, touched=touched, everything=everything, notes=(note,)
+        )
     with tempfile.TemporaryDirectory(prefix="tolcal-") as root:
         try:
             _lay_over(client, pull, here, Path(root) / prefix, prefix, sources)
@@ -92,14 +135,24 @@ def overlay(client: Client, pull: Pull, folder: str) -> Overlaid:
             raise
         except (TolcalError, OSError) as error:
             said = str(error).replace(f"{Path(root)}/", "")
-            return Overlaid(
-                before, _by_name(before), touched=touched, everything=everything,
-                unusable=(Remark(folder, said),),
-            )  # fmt: skip
-    changed = frozenset(_differing(before, after))
+            unusable = (Remark(folder, said),)
+            return _unread(
+                before, changed=beside, touched=touched, everything=everything, unusable=unusable
+            )
+    changed = beside | _differing(before, after)
     return Overlaid(
-        after, _by_name(after), changed=changed, touched=frozenset(loose), everything=everything
+        after,
+        _by_name(after),
+        before,
+        changed=changed,
+        touched=frozenset(loose),
+        everything=everything,
     )
+
+
+def _unread(before: tuple[Op, ...], **rest: Any) -> Overlaid:
+    """What is known without the files that the pull request changes."""
+    return Overlaid(before, _by_name(before), before, complete=False, **rest)
 
 
 def _placed(op: Op, root: Path) -> Op:
@@ -121,7 +174,8 @@ def _by_name(ops: Iterable[Op]) -> dict[str, Kernel]:
 
 
 def _load(folder: Path) -> tuple[Op, ...]:
-    return corpus.load(folder) if any(folder.glob("*/op.toml")) else ()
+    # Of what lies outside the folder a copy of it has nothing: `_importing` asks for that.
+    return corpus.load(folder, alone=True) if any(folder.glob("*/op.toml")) else ()
 
 
 def _lay_over(
@@ -156,3 +210,45 @@ def _differing(before: Iterable[Op], after: Iterable[Op]) -> set[str]:
 
     was = hashes(before)
     return {name for name, values in hashes(after).items() if was.get(name) != values}
+
+
+def _importing(ops: Iterable[Op], files: Collection[PurePosixPath]) -> Iterator[str]:
+    """Kernels that import one of these files from the repository, or whose reference does.
+
+    That is a module, one that would be found in its place, the folder of one (if it is a
+    submodule), and what else is in the folder of one, documents apart.
+    """
+    if not files:
+        return
+    root = Path.cwd()
+    known: dict[str, bool] = {}
+
+    def touched(path: str) -> bool:
+        if path not in known:
+            known[path] = _touched(imports.of(Path(path), root), root, files)
+        return known[path]
+
+    for op in ops:
+        of_all = touched(op.reference_path)
+        yield from (k.name for k in op.kernels if of_all or touched(k.path))
+
+
+def _touched(found: imports.Imports, root: Path, files: Collection[PurePosixPath]) -> bool:
+    linked = {Path(os.path.realpath(file)) for file in found.files}
+    sought = {
+        PurePosixPath(place.relative_to(root).as_posix())
+        for place in found.places | linked
+        if place.is_relative_to(root)
+    }
+    sought |= {folder for place in sought for folder in place.parents}
+    roots = {root / name for name in imports.ROOTS}
+    packages = {
+        PurePosixPath(file.parent.relative_to(root).as_posix())
+        for file in found.files
+        if file.parent not in roots and file.is_relative_to(root)
+    }
+    return any(
+        file in sought
+        or (file.suffix not in (".py", *DOCUMENTS) and not packages.isdisjoint(file.parents))
+        for file in files
+    )

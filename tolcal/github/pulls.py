@@ -48,12 +48,12 @@ class Pull(msgspec.Struct, frozen=True):
         return self.head_repository_id == self.base_repository_id
 
 
-def open_with(client: Client, owner: str, branch: str, sha: str) -> tuple[int, ...]:
-    """Numbers of the open pull requests whose head is that commit of ``owner:branch``."""
+def open_from(client: Client, owner: str, branch: str) -> dict[int, str]:
+    """Heads of the open pull requests from ``owner:branch``, by number."""
     if not owner or not branch:
-        return ()
+        return {}
     found = client.pages("pulls", state="open", head=f"{owner}:{branch}")
-    return tuple(int(p["number"]) for p in found if p["state"] == "open" and _sha(p) == sha)
+    return {int(p["number"]): _sha(p) for p in found if p["state"] == "open"}
 
 
 def _sha(pull: dict[str, Any]) -> str:

@@ -7,15 +7,16 @@ it may be cut anywhere and run again: there is one comment, one check and no dup
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from typing import Any, Literal
 
 import msgspec
 
 from tolcal import files
-from tolcal.github import artifacts, checks, judging, outputs, pulls, sticky
+from tolcal.github import approvals, artifacts, checks, judging, outputs, pulls, sticky
 from tolcal.github.checks import Conclusion, Outcome
-from tolcal.github.client import ApiError, Client
+from tolcal.github.client import ApiError, Client, NotFound
 from tolcal.github.judging import Judged, Measuring
 from tolcal.github.pulls import Pull
 from tolcal.github.settings import Inputs, Job
@@ -25,11 +26,12 @@ from tolcal.report.document import Document, to_json
 
 #: How often a report begins again because a newer run ended while it was at work.
 ROUNDS = 3
-#: What a run without records makes of the check. Nothing of it may look like a pass.
+#: What a run without records makes of the check. Nothing of it may look like a pass, and branch
+#: protection takes `neutral` and `skipped` for one: the pull request's own workflow can skip.
 WITHOUT_RECORDS: dict[str, Conclusion] = {
     "cancelled": "cancelled",
     "action_required": "action_required",
-    "skipped": "neutral",
+    "skipped": "action_required",
 }
 
 
@@ -80,38 +82,62 @@ def report(client: Client, inputs: Inputs, job: Job) -> int:
         outputs.say(f"nothing to do: {event}")
         return 0
     sha = event.run.head_sha
-    numbers = pulls.open_with(client, event.owner, event.branch, sha)
-    if len(numbers) > 1:
+    called = checks.name(inputs)
+    pulls_of = _measured_by(client, inputs, event)
+    if len(pulls_of) > 1:
+        numbers = sorted(pull.number for pull in pulls_of)
         why = (
-            f"the pull requests {', '.join(map(str, sorted(numbers)))} have the same head, so it "
-            "can't be said which one was measured; close all but one and re-run the workflow"
+            f"the pull requests {', '.join(map(str, numbers))} have the same head, so it can't be "
+            "said which one was measured; close all but one and re-run the workflow"
         )
         outputs.say(why)
         # A check is of a commit, so anything milder would let both of them pass.
-        checks.finish(client, job, sha, _without(event.run, "failure", why))
+        for head in dict.fromkeys(pull.head_sha for pull in pulls_of):
+            checks.finish(client, job, head, _without(event.run, "failure", why), called)
         return 1
-    pull = pulls.read(client, numbers[0]) if numbers else None
-    if pull is None or pull.state != "open" or pull.head_sha != sha:
+    if not pulls_of:
         why = f"no open pull request has the head {sha}: it was pushed to, closed or merged"
         outputs.say(f"nothing to do: {why}")
-        checks.settle(client, job, sha, _without(event.run, "cancelled", why))
+        checks.settle(client, job, sha, _without(event.run, "cancelled", why), called)
         return 0
+    (pull,) = pulls_of
     if event.step == "start":
-        checks.start(client, job, sha, event.run.id, event.run.attempt)
+        checks.start(client, job, pull.head_sha, event.run.id, event.run.attempt, called)
         outputs.say(f"run {event.run.id} measures pull request {pull.number}")
         return 0
     # The event's attempt may have been run again since: the API knows.
     run = judging.measuring(client.get(f"actions/runs/{event.run.id}"))
     for _ in range(ROUNDS):
-        status, shown = _judge_and_publish(client, inputs, job, pull, run)
-        if shown is None:
+        status, judged = _judge_and_publish(client, inputs, job, pull, run)
+        if judged is None:
             break
         # A newer run may have ended, and its report been overtaken by this one.
-        latest = judging.newest(client, inputs, sha, shown)
-        if latest.order <= shown.order:
+        latest = judging.newest(client, inputs, judged.heads, judged.run)
+        if latest.order <= judged.run.order:
             break
         run = latest
     return status
+
+
+def _measured_by(client: Client, inputs: Inputs, event: Event) -> list[Pull]:
+    """The open pull requests whose head that run measured.
+
+    Their head is its commit, or approvals of ours lie above that: a re-run after an approval is
+    of the commit below, and must not leave the approval's check as it was.
+    """
+    sha = event.run.head_sha
+    heads = pulls.open_from(client, event.owner, event.branch)
+    exact = [pulls.read(client, number) for number, head in heads.items() if head == sha]
+    found = [pull for pull in exact if pull.state == "open" and pull.head_sha == sha]
+    if exact:
+        return found
+    others = (pulls.read(client, number) for number in heads)
+    return [
+        pull
+        for pull in others
+        if pull.state == "open"
+        and sha in approvals.below(client, inputs, pull.head_sha, pull.merge_base)[0]
+    ]
 
 
 def refresh(client: Client, inputs: Inputs, job: Job, pull: Pull) -> Judged:
@@ -124,24 +150,27 @@ def refresh(client: Client, inputs: Inputs, job: Job, pull: Pull) -> Judged:
 
 def _judge_and_publish(
     client: Client, inputs: Inputs, job: Job, pull: Pull, run: Measuring
-) -> tuple[int, Measuring | None]:
-    """Exit status, and the run that was shown (None: there is nothing to show)."""
+) -> tuple[int, Judged | None]:
+    """Exit status, and what was shown (None: there is nothing to show)."""
     try:
         judged = judging.judge(client, inputs, job, pull, run)
     except artifacts.Missing as error:
-        return _say_missing(client, inputs, job, run, str(error)), None
+        return _say_missing(client, inputs, job, pull, run, str(error)), None
     except ApiError:
         raise  # GitHub can't be asked or told anything: the job is red, and can be run again
     except TolcalError as error:
         # What is wrong is said where it is looked for, and the comment stays what it was.
-        checks.finish(client, job, pull.head_sha, _without(run, "failure", str(error)))
+        said = _without(run, "failure", str(error))
+        checks.finish(client, job, pull.head_sha, said, checks.name(inputs))
         outputs.outputs(job, {"verdict": "failure"})
         raise
     conclusion = publish(client, inputs, job, judged)
-    return (1 if conclusion == "failure" else 0), judged.run
+    return (1 if conclusion == "failure" else 0), judged
 
 
-def _say_missing(client: Client, inputs: Inputs, job: Job, run: Measuring, why: str) -> int:
+def _say_missing(
+    client: Client, inputs: Inputs, job: Job, pull: Pull, run: Measuring, why: str
+) -> int:
     """A run without records: nothing was judged, so the check doesn't say that it is good."""
     if run.status != "completed":
         outputs.say(f"nothing to do: run {run.id} is being run again")
@@ -150,7 +179,8 @@ def _say_missing(client: Client, inputs: Inputs, job: Job, run: Measuring, why: 
     if inputs.fail_on == ("never",):
         conclusion = "neutral"
     outputs.say(f"{conclusion}: {why}")
-    checks.finish(client, job, run.head_sha, _without(run, conclusion, why))
+    said = _without(run, conclusion, why)
+    checks.finish(client, job, pull.head_sha, said, checks.name(inputs))
     outputs.outputs(job, {"verdict": conclusion})
     return 1 if conclusion == "failure" else 0
 
@@ -196,9 +226,10 @@ def publish(client: Client, inputs: Inputs, job: Job, judged: Judged) -> Conclus
     outputs.summary(job, FORMATS["summary"](document))
     values: dict[str, Any] = {}
     if inputs.comment:
-        shown = sticky.upsert(client, job, pull.number, comment, judged.run.order)
+        later = functools.partial(_is_later, client, inputs, judged)
+        shown = sticky.upsert(client, job, pull.number, comment, later)
         if shown is None:
-            outputs.say("the comment shows a later run already and stays")
+            outputs.say("the comment shows a later run or head already and stays")
         else:
             values["comment-url"] = sticky.url(job, pull.number, shown)
     headline = text.headline(document.proposal, document.verdict, document.pull)
@@ -209,13 +240,37 @@ def publish(client: Client, inputs: Inputs, job: Job, judged: Judged) -> Conclus
         summary=re.sub(r"\A<!--.*?-->\n", "", comment),
         annotations=checks.annotations_of(document.verdict),
     )
-    checks.finish(client, job, pull.head_sha, outcome)
+    checks.finish(client, job, pull.head_sha, outcome, checks.name(inputs))
     outputs.outputs(
         job,
         {"verdict": conclusion, **_counts(document), **values, "report-path": page},
     )
     outputs.say(f"pull request {pull.number}: {conclusion}: {headline}")
     return conclusion
+
+
+def _is_later(client: Client, inputs: Inputs, judged: Judged, shown: sticky.Shown) -> bool:
+    """Whether a comment that is there shows something later than what is to be written.
+
+    That is a later run of this pull request, if there is such a run; or the same run for a head
+    with approvals that came since, if that is the head by now.
+    """
+    pull = judged.pull
+    if shown.order < judged.run.order:
+        return False
+    if shown.order == judged.run.order:
+        now = client.get(f"pulls/{pull.number}")["head"]["sha"]
+        return shown.head not in judged.heads and bool(now == shown.head)
+    try:
+        run = client.get(f"actions/runs/{shown.run}")
+    except NotFound:
+        return False
+    source = run.get("head_repository") or {}
+    return (
+        judging.is_measuring(run, inputs)
+        and judging.measuring(run).attempt >= shown.attempt
+        and (source.get("id"), run.get("head_branch")) == (pull.head_repository_id, pull.head_ref)
+    )
 
 
 def _counts(document: Document) -> dict[str, int | str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 import msgspec
@@ -37,6 +37,19 @@ class Inputs(msgspec.Struct, frozen=True):
     tighten_permission: Permission = "write"
     widen_permission: Permission = "maintain"  # or "admin"
     self_approval: bool = False  # for repositories of one person
+
+    @property
+    def name(self) -> str:
+        """Tells several setups of one repository apart by their paths; "" for the defaults.
+
+        Their checks and comments must not replace each other's.
+        """
+        parts = [] if self.corpus == "corpus" else [self.corpus]
+        if self.tolerances != (PurePosixPath(self.corpus).parent / "tolerances.toml").as_posix():
+            parts.append(self.tolerances)
+        if self.run_workflow != ".github/workflows/tolcal.yml":
+            parts.append(self.run_workflow.removeprefix(".github/workflows/"))
+        return ", ".join(parts)
 
 
 class Job(msgspec.Struct, frozen=True):

@@ -2,14 +2,15 @@
 
 A comment is ours if the API says so (``viewerDidAuthor``), not by its author's name or its
 marker: anyone can copy that, and GitHub shows an edit of a foreign comment as the owner's words.
-The marker orders writers; nothing else is ever read from a comment.
+The marker orders writers; nothing else is ever read from a comment. Other workflows write with the
+same token, and may write what others said: so a marker that stands for a later run is looked up.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -18,7 +19,10 @@ from tolcal.github.client import Client, NotFound
 from tolcal.github.settings import Job
 from tolcal.model import TolcalError
 
-_MARKER = re.compile(r"<!-- tolcal:v1 head=[0-9a-f]{40} run=([0-9]{1,18}) attempt=([0-9]{1,9}) -->")
+_MARKER = re.compile(
+    r"<!-- tolcal:v1 head=([0-9a-f]{40}) run=([0-9]{1,18}) attempt=([0-9]{1,9})"
+    r"(?: of=([0-9a-f]{16}))? -->"
+)
 _QUERY = """
 query($owner: String!, $name: String!, $number: Int!, $after: String) {
   repository(owner: $owner, name: $name) {
@@ -34,6 +38,20 @@ query($owner: String!, $name: String!, $number: Int!, $after: String) {
 MAX_PAGES = 1000
 
 
+class Shown(msgspec.Struct, frozen=True):
+    """What a comment says that it is of."""
+
+    head: str
+    run: int
+    attempt: int
+    of: str = ""  # digest of the setup's name, "" for the default one
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Later measuring runs have higher ids."""
+        return (self.run, self.attempt)
+
+
 class Mine(msgspec.Struct, frozen=True):
     """A comment that this token wrote."""
 
@@ -41,10 +59,10 @@ class Mine(msgspec.Struct, frozen=True):
     body: str
 
     @property
-    def order(self) -> tuple[int, int] | None:
-        """(run id, attempt) of the measuring run that it shows; None: not the sticky comment."""
+    def shown(self) -> Shown | None:
+        """None: not the sticky comment."""
         found = _MARKER.match(self.body)
-        return (int(found[1]), int(found[2])) if found else None
+        return Shown(found[1], int(found[2]), int(found[3]), found[4] or "") if found else None
 
 
 def mine(client: Client, job: Job, number: int) -> Iterator[Mine]:
@@ -64,16 +82,23 @@ def mine(client: Client, job: Job, number: int) -> Iterator[Mine]:
         after = page["pageInfo"]["endCursor"]
 
 
-def upsert(client: Client, job: Job, number: int, body: str, order: tuple[int, int]) -> int | None:
-    """Makes ``body`` the comment's text; returns its id, None if it shows a later run already.
+def upsert(
+    client: Client, job: Job, number: int, body: str, is_later: Callable[[Shown], bool]
+) -> int | None:
+    """Makes ``body`` the comment's text; returns its id, None if it shows what is later already.
 
     Args:
-        body: begins with the marker of that ``order``.
-        order: (run id, attempt) of the measuring run.
+        body: begins with a marker of its own.
+        is_later: whether what another comment says that it is of is real, and later than this.
     """
 
+    own = Mine(0, body).shown
+    if own is None:
+        raise AssertionError("the comment's text has no marker")
+
     def known() -> list[Mine]:
-        return sorted((m for m in mine(client, job, number) if m.order), key=lambda m: m.id)
+        ours = (m for m in mine(client, job, number) if m.shown and m.shown.of == own.of)
+        return sorted(ours, key=lambda m: m.id)
 
     def made() -> dict[str, Any] | None:
         return next(({"id": m.id} for m in known() if _same(m.body, body)), None)
@@ -87,14 +112,14 @@ def upsert(client: Client, job: Job, number: int, body: str, order: tuple[int, i
             f"the comment on pull request {number} was made, and the API doesn't call it ours: "
             "the token must be the one that wrote it"
         )
-    latest = max(found, key=lambda m: m.order or order)
-    later = (latest.order or order) > order
-    shown = latest.body if later else body
+    later = [m for m in found if m.shown and not _same(m.body, body) and is_later(m.shown)]
+    latest = max(later, key=lambda m: m.shown.order if m.shown else (0, 0), default=None)
+    shown = latest.body if latest else body
     if not _same(found[0].body, shown):
         client.patch(f"issues/comments/{found[0].id}", {"body": shown})
     for twin in found[1:]:
         _delete(client, twin.id)
-    return None if later else found[0].id
+    return None if latest else found[0].id
 
 
 def _same(one: str, other: str) -> bool:

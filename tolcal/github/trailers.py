@@ -3,7 +3,7 @@
 ::
 
     Tolcal-Head: <40 hex>                  that was measured
-    Tolcal-Base: <16 hex>                  `binding.tolerances_digest` of the values in force
+    Tolcal-Base: <16 hex>                  `binding.base_digest`: the branch and its values
     Tolcal-History: <16 hex>               `Proposal.history`
     Tolcal-Cell: softmax/float16 <16 hex>  value digest; one line for each cell of the proposal
     Tolcal-Comment: <id>                   of the comment that approves

@@ -28,18 +28,21 @@ class OnPull(msgspec.Struct, frozen=True):
     report_url: str = ""
     #: cells that the head changes and whose approval was verified, as ``op/dtype``
     counted: tuple[str, ...] = ()
-    #: cells that the head changes without one; kernels that it changes and that no record is of;
-    #: files of it that can't be used: each of them blocks
+    #: cells that the head changes without one; approved ones whose op or dtype leaves the corpus;
+    #: kernels that it changes and that no record is of; files of it that can't be used: each of
+    #: them blocks
     unapproved: tuple[Remark, ...] = ()
+    gone: tuple[Remark, ...] = ()
     unmeasured: tuple[Remark, ...] = ()
     unusable: tuple[Remark, ...] = ()
     notes: tuple[str, ...] = ()
     self_approval: bool = False  # a widening may be approved by its own author
+    name: str = ""  # of the setup, where a repository has several: its own paths
 
     @property
     def blocks(self) -> bool:
         """Whether it must not be merged as it stands, whatever its numbers are."""
-        return bool(self.unapproved or self.unmeasured or self.unusable)
+        return bool(self.unapproved or self.gone or self.unmeasured or self.unusable)
 
 
 class Document(msgspec.Struct, frozen=True):

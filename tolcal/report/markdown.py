@@ -7,7 +7,7 @@ from typing import Any
 
 import jinja2
 
-from tolcal.model import CellProposal, Finding, FindingKind, plural
+from tolcal.model import CellProposal, Finding, FindingKind, digest, plural
 from tolcal.report import glyphs, text
 from tolcal.report.document import Document
 
@@ -115,6 +115,8 @@ def _values(document: Document) -> dict[str, Any]:
         "counts": _counts(cells, len(unjudged)),
         "pull": pull,
         "report": text.link(pull.report_url) if pull else "",
+        "name": pull.name if pull else "",
+        "named": digest("name", pull.name) if pull and pull.name else "",
         "marked": pull.run if pull else proposal.digest,
         "head": verdict.commit if verdict else "",
         "base": document.base,

@@ -282,6 +282,8 @@ def lead_and_rest(
         blocking += _counted(
             (len(pull.unapproved), "tolerance changed without approval",
              "tolerances changed without approval"),
+            (len(pull.gone), "approved tolerance whose op leaves the corpus",
+             "approved tolerances whose ops leave the corpus"),
             (len(pull.unmeasured), "changed kernel not measured", "changed kernels not measured"),
             (len(pull.unusable), "file unusable", "files unusable"),
         )  # fmt: skip

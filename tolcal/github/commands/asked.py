@@ -7,8 +7,8 @@ from typing import Literal
 
 import msgspec
 
-from tolcal.github import approvals
 from tolcal.github.client import Client
+from tolcal.github.commands import comments
 from tolcal.github.settings import Inputs, Job
 
 Reaction = Literal["+1", "-1", "confused", "rocket", "eyes"]
@@ -22,7 +22,7 @@ class Asked(msgspec.Struct, frozen=True):
     job: Job
     number: int  # of the pull request
     comment: int  # its id
-    said: approvals.Comment
+    said: comments.Comment
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -31,4 +31,4 @@ class Answer(msgspec.Struct, frozen=True):
     text: str  # Markdown
     reaction: Reaction = "+1"
     #: what is left to do once values are committed: the check and the comment
-    then: Callable[[], None] | None = None
+    then: Callable[[], object] | None = None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
 from tolcal import tomlfile
-from tolcal.github import judging
-from tolcal.github.approvals import measured_head
+from tolcal.github import judging, report
+from tolcal.github.approvals import below
 from tolcal.github.commands import replies
 from tolcal.github.commands.asked import Answer, Asked
 from tolcal.github.commands.deciding import open_pull
@@ -39,7 +40,9 @@ def status(asked: Asked) -> Answer:
         refused = sorted(judged.refused.items())
         rows = [f"- {_cell(cell)}: {text.plain(why)}" for cell, why in refused]
         lines.append("On this head and **not counted**:\n\n" + _some(rows))
-    return Answer("\n\n".join(lines))
+    # An approval may have lost its comment since the check was made.
+    again = functools.partial(report.publish, asked.client, asked.inputs, asked.job, judged)
+    return Answer("\n\n".join(lines), then=again)
 
 
 def explain(asked: Asked, cell: Cell) -> Answer:
@@ -116,8 +119,8 @@ def _here(judged: Judged, cell: Cell) -> Iterator[str]:
 def rerun(asked: Asked) -> Answer:
     """Runs the measuring run of the head once more."""
     client, pull = asked.client, open_pull(asked)
-    head = measured_head(client, asked.inputs, pull.head_sha)
-    runs = judging.runs(client, asked.inputs, head)
+    heads, head = below(client, asked.inputs, pull.head_sha, pull.merge_base)
+    runs = judging.runs(client, asked.inputs, *heads)
     if not runs:
         raise TolcalError(
             f"no run of {asked.inputs.run_workflow} has measured {head[:7]}; push, or close and "

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from tolcal.github import approvals, judging, pulls
+import functools
+
+from tolcal.github import judging, pulls, report
 from tolcal.github.client import Conflict
-from tolcal.github.commands import finding, parse, people, placing, replies, stale
+from tolcal.github.commands import comments, parse, placing, replies, stale
 from tolcal.github.commands.asked import Answer, Asked
 from tolcal.github.judging import Judged
 from tolcal.github.pulls import Pull
@@ -26,37 +28,41 @@ def approve(asked: Asked, command: parse.Approve | parse.Widen) -> Answer:
     pull = open_pull(asked)
     judged = judging.judge(asked.client, asked.inputs, asked.job, pull)
     proposal = judged.document.proposal
-    if command.digest != proposal.digest:
-        return stale.answer(asked, command, judged)
+    bound = stale.present(judged)
+    if command.digest != bound.digest:
+        found = stale.answer(asked, command, judged)
+        if isinstance(found, Answer):
+            return found
+        bound = found
     approving.must_be_approvable(proposal, f"proposal {proposal.digest}")
     cells, left = _chosen(command, judged)
-    no = finding.rejection(asked.client, asked.inputs, asked.number, proposal.digest)
+    no = comments.rejection(asked.client, asked.inputs, asked.number, bound.digest)
     if no is not None:
-        said = replies.rejected(asked.job, asked.number, proposal.digest, no)
+        said = replies.rejected(asked.job, asked.number, bound.digest, no)
         return Answer(said, "confused")
-    own = ""
-    if isinstance(command, parse.Widen):
-        own = approvals.own_work(asked.client, pull, asked.said.who)
-    if own and not asked.inputs.self_approval:
-        raise TolcalError(
-            f"{asked.said.who.login} may not widen tolerances here: {own}; somebody else with the "
-            f"role {people.needed('widen', asked.inputs)} has to"
-        )
+    own = stale.own_work(asked, command, pull)
+    if own is not None and not asked.inputs.self_approval:
+        raise TolcalError(f"{asked.said.who.login} may not widen tolerances here: {own.text}")
     notes = replies.notes(own, left)
     if not pull.same_repository:
-        return placing.for_fork(asked, judged, cells, notes)
+        return placing.for_fork(asked, judged, bound, cells, notes)
     try:
-        return placing.on_branch(asked, judged, cells, notes)
+        return placing.on_branch(asked, judged, bound, cells, notes)
     except Conflict as error:
         return stale.moved(asked, command, judged, error)
 
 
 def reject(asked: Asked, command: parse.Reject) -> Answer:
-    """Says that nobody is to approve it, which `approve` looks up."""
+    """Says that nobody is to approve it, which `approve` looks up.
+
+    What was approved of it before counts no more: `judge` has seen to that already.
+    """
     judged = judging.judge(asked.client, asked.inputs, asked.job, open_pull(asked))
     if command.digest != judged.document.proposal.digest:
-        return stale.answer(asked, command, judged)
-    return Answer(replies.rejecting(command.digest, asked.said.who, command.reason))
+        return stale.void(asked, command.digest, judged)
+    said = replies.rejecting(command.digest, asked.said.who, command.reason)
+    again = functools.partial(report.publish, asked.client, asked.inputs, asked.job, judged)
+    return Answer(said, then=again)
 
 
 def _chosen(

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
-from tolcal.github import approvals, checks
+from tolcal.github import approvals
 from tolcal.github.client import Client
-from tolcal.github.commands import parse, people
-from tolcal.github.settings import Inputs
+from tolcal.github.commands import parse
 from tolcal.github.trailers import Trailers
 from tolcal.model import Cell
 
 #: Commits of a pull request, the newest first, whose check runs are looked through.
 MAX_HEADS = 20
+#: The id of a finished check of ours, whatever its name.
+_MARK = re.compile(r"[0-9a-f]{16}( [0-9a-f]{16}){3}")
 
 
 class Approval(msgspec.Struct, frozen=True):
@@ -24,14 +26,6 @@ class Approval(msgspec.Struct, frozen=True):
     sha: str
     trailers: Trailers
     bot: str
-
-
-class Rejection(msgspec.Struct, frozen=True):
-    """A comment that rejects a proposal."""
-
-    comment: int
-    by: str
-    reason: str
 
 
 class Parts(msgspec.Struct, frozen=True):
@@ -45,8 +39,10 @@ class Parts(msgspec.Struct, frozen=True):
     @staticmethod
     def of(head: str, external_id: str) -> tuple[str, Parts] | None:
         """Its digest and parts, from the check run on ``head``; None if it is no finished one."""
-        words = external_id.split(" ")
-        return (words[0], Parts(head, *words[1:])) if len(words) == 4 else None
+        if not _MARK.fullmatch(external_id):
+            return None
+        digest, base, history, cells = external_id.split(" ")
+        return digest, Parts(head, base, history, cells)
 
 
 def approval(commits: list[dict[str, Any]], digest: str) -> Approval | None:
@@ -76,28 +72,6 @@ def covered(
     return set(wanted.cells) <= names
 
 
-def rejection(client: Client, inputs: Inputs, number: int, digest: str) -> Rejection | None:
-    """Who rejected that proposal, by a comment that stands as it was written."""
-    roles: dict[int, bool] = {}
-    for found in client.pages(f"issues/{number}/comments"):
-        command = parse.parse(str(found.get("body") or ""))
-        if not isinstance(command, parse.Reject) or command.digest != digest:
-            continue
-        user = found.get("user")
-        if not isinstance(user, dict) or approvals.was_edited(client, found):
-            continue
-        who = people.person(user)
-        if who.bot:
-            continue
-        if who.id not in roles:
-            roles[who.id] = people.at_least(
-                people.role(client, who), people.needed("reject", inputs)
-            )
-        if roles[who.id]:
-            return Rejection(int(found["id"]), who.login, command.reason)
-    return None
-
-
 def why_stale(
     client: Client, digest: str, now: Parts, head_sha: str, commits: list[dict[str, Any]]
 ) -> str:
@@ -124,7 +98,7 @@ def why_stale(
 
 def _checks(client: Client, sha: str) -> Iterator[tuple[str, Parts]]:
     path = f"commits/{sha}/check-runs"
-    for check in client.pages(path, "check_runs", check_name=checks.NAME, filter="all"):
+    for check in client.pages(path, "check_runs", filter="all"):
         known = Parts.of(sha, str(check.get("external_id") or ""))
         if known is not None:
             yield known
@@ -144,7 +118,7 @@ def _difference(old: Parts, now: Parts) -> str:
             f"the head changed, from {old.head[:7]} that it was made for to {now.head[:7]}"
         )
     if old.base != now.base:
-        reasons.append("the tolerances in force changed: in the base branch, or by an approval")
+        reasons.append("the base changed: its branch, its tolerances, or by an approval")
     if old.history != now.history:
         reasons.append("the history has other records by now")
     if not reasons:

@@ -14,9 +14,9 @@ Grammar, of the comment's first line up to its end (``\\n`` or ``\\r\\n``)::
     cells   = op | cell
     reason  = 1 to 300 printable characters, a letter among them, and not REASON itself
 
-Words are exact: lower case, no look-alikes. A line that does not start with ``/tolcal`` is no
-command (None): so it is in quotes, code blocks, lists, after a blank line or an indent. One that
-does and is none of the above is `Unknown`, which is answered with help.
+Words are exact: lower case, no look-alikes. A line that does not start with ``/tolcal`` (in any
+case) is no command (None): so it is in quotes, code blocks, lists, after a blank line or an indent.
+One that does and is none of the above is `Unknown`, which is answered with help.
 """
 
 from __future__ import annotations
@@ -86,13 +86,15 @@ Command = Approve | Widen | Reject | Explain | Status | Rerun | Help | Unknown
 def parse(body: str) -> Command | None:
     """The command of a new comment's first line; None if it has none."""
     line = body.partition("\n")[0].removesuffix("\r")
-    if not line.startswith(PREFIX) or line[len(PREFIX) :][:1] not in ("", " ", "\t"):
+    if line[: len(PREFIX)].lower() != PREFIX:
         return None
     if len(line) > MAX_LINE:
         return Unknown(f"the line has {len(line)} characters, at most {MAX_LINE} are read")
     odd = next((c for c in line if not (c.isprintable() or c == "\t")), None)
     if odd is not None:
         return Unknown(f"the line holds the unprintable character U+{ord(odd):04X}")
+    if not line.startswith(PREFIX) or line[len(PREFIX) :][:1] not in ("", " ", "\t"):
+        return Unknown(f"a command begins with {PREFIX}, in lower case, and a space")
     # Not split(): a no-break space and its kin are no gap.
     words = [word for word in re.split(r"[ \t]+", line[len(PREFIX) :]) if word]
     if not words:

@@ -17,8 +17,22 @@ from tolcal.github.settings import Inputs
 
 Role = Literal["none", "read", "triage", "write", "maintain", "admin"]
 LADDER: tuple[Role, ...] = ("none", "read", "triage", "write", "maintain", "admin")
-#: A co-author's line with GitHub's private address, which names the user's id.
-_COAUTHOR = re.compile(r"(?im)^co-authored-by:.*<(\d{1,19})\+[^<>@\s]*@users\.noreply\.[^<>@\s]+>")
+#: A co-author's line with one of GitHub's private addresses: ``ID+LOGIN@...``, once ``LOGIN@...``.
+_COAUTHOR = re.compile(
+    r"(?im)^co-authored-by:.*<(?:(\d{1,19})\+)?([^<>@\s+]+)@users\.noreply\.[^<>@\s]+>"
+)
+
+
+class Own(msgspec.Struct, frozen=True):
+    """Why a pull request is somebody's own work, or may be, and what helps."""
+
+    why: str
+    remedy: str = "somebody else has to"
+
+    @property
+    def text(self) -> str:
+        """Both."""
+        return f"{self.why}; {self.remedy}"
 
 
 class Person(msgspec.Struct, frozen=True):
@@ -49,18 +63,18 @@ def role(client: Client, who: Person) -> Role:
     user = answer.get("user")
     if not isinstance(user, dict) or user.get("id") != who.id:
         return "none"
-    return _role(str(answer.get("permission", "")), str(answer.get("role_name", "")))
+    allowed = user.get("permissions")
+    allowed = allowed if isinstance(allowed, dict) else {}
 
+    def has(step: str) -> bool:
+        return answer.get("role_name") == step or allowed.get(step) is True
 
-def _role(permission: str, name: str) -> Role:
-    """The ladder's step: ``permission`` has four of them, the role's name can only refine it.
-
-    GitHub gives maintain as write and triage as read there; a custom role is its ``permission``.
-    """
+    permission = answer.get("permission")
+    # It has four steps: maintain is write in it and triage is read, and so are custom roles.
     if permission == "write":
-        return "maintain" if name == "maintain" else "write"
+        return "maintain" if has("maintain") else "write"
     if permission == "read":
-        return "triage" if name == "triage" else "read"
+        return "triage" if has("triage") else "read"
     return "admin" if permission == "admin" else "none"
 
 
@@ -83,29 +97,39 @@ def needed(verb: str, inputs: Inputs) -> Role:
     return "none" if verb == "help" else "read"
 
 
-def own_work(who: Person, author_id: int, commits: Iterable[Mapping[str, Any]]) -> str:
-    """Why a pull request is that user's own work, or may be; "" if it is another's.
+def own_work(who: Person, author: Person, commits: Iterable[Mapping[str, Any]]) -> Own | None:
+    """Whether a pull request is that user's own work, or may be; None if it is another's.
+
+    What GitHub knows of authors is what commits say of themselves: a false name is not seen.
 
     Args:
         who: whoever wants to widen.
-        author_id: of the pull request.
+        author: of the pull request.
         commits: of the pull request, as ``pulls/N/commits`` has them.
     """
-    if who.id == author_id:
-        return "they opened this pull request"
+    if who.id == author.id:
+        return Own("they opened this pull request")
+    if author.bot:
+        return Own(
+            "a bot opened this pull request, so whose work it is can't be told",
+            "a person has to open it",
+        )
     for commit in commits:
-        sha = str(commit.get("sha", ""))
+        sha = str(commit.get("sha", ""))[:7]
         for part in ("author", "committer"):
             user = commit.get(part)
             if not isinstance(user, dict) or not user.get("id"):
-                return (
-                    f"commit {sha[:7]} has an {part} whom GitHub knows no account of, so it can't "
-                    "be told from theirs; link the e-mail address to an account"
+                return Own(
+                    f"GitHub knows no account of the {part} of commit {sha}, so whose work it is "
+                    "can't be told",
+                    "its e-mail address has to be linked to an account",
                 )
             if user["id"] == who.id:
-                return f"commit {sha[:7]} is theirs"
+                merge = ", a merge," if len(commit.get("parents") or ()) > 1 else ""
+                return Own(f"commit {sha}{merge} is theirs")
         details = commit.get("commit")
         message = str(details.get("message", "")) if isinstance(details, dict) else ""
-        if str(who.id) in _COAUTHOR.findall(message):
-            return f"commit {sha[:7]} is theirs too, as its co-author"
-    return ""
+        for number, login in _COAUTHOR.findall(message):
+            if number == str(who.id) or (not number and login.lower() == who.login.lower()):
+                return Own(f"commit {sha} is theirs too, as its co-author")
+    return None

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from tolcal import tolerances
-from tolcal.github import approvals, binding, pulls, report, trailers
-from tolcal.github.client import Conflict
+from tolcal.github import approvals, pulls, report, trailers
+from tolcal.github.client import Conflict, quote
 from tolcal.github.commands import committing, parse, replies
 from tolcal.github.commands.asked import Answer, Asked
 from tolcal.github.judging import Judged
@@ -26,6 +26,7 @@ ATTEMPTS = 3
 def on_branch(
     asked: Asked,
     judged: Judged,
+    bound: Trailers,
     cells: list[CellProposal],
     notes: list[str],
 ) -> Answer:
@@ -36,12 +37,13 @@ def on_branch(
             the answer to our own call was lost.
     """
     pull, path = judged.pull, asked.inputs.tolerances
+    _must_be_reviewed(asked, pull)
     must_be_as_judged(pull, pulls.read(asked.client, pull.number))
     before = _text(pulls.file(asked.client, path, pull.head_sha), path)
-    values = _values(asked, judged, cells, judged.in_force)
+    values = _values(asked, bound, cells, judged.in_force)
     after = tolerances.edited(before, values, path)
     _must_hold(tolerances.of_text(after, path), values, judged.in_force, path)
-    message = _message(asked, judged, values)
+    message = _message(asked, judged, bound, values)
     branch = committing.Branch(pull.head_ref, pull.head_sha)
     made = committing.commit(asked.client, branch, path, after, message)
     return written(asked, list(values), made.sha, made.bot, notes, pull.head_sha)
@@ -68,26 +70,36 @@ def _refresh(asked: Asked, sha: str, parent: str) -> None:
     report.refresh(asked.client, asked.inputs, asked.job, now)
 
 
-def for_fork(asked: Asked, judged: Judged, cells: list[CellProposal], notes: list[str]) -> Answer:
+def for_fork(
+    asked: Asked,
+    judged: Judged,
+    bound: Trailers,
+    cells: list[CellProposal],
+    notes: list[str],
+) -> Answer:
     """Onto a branch of the base repository, with a pull request of its own."""
     client, pull, path = asked.client, judged.pull, asked.inputs.tolerances
-    proposal = judged.document.proposal.digest
-    name = f"tolcal/approve-{pull.number}-{proposal}"
+    proposal = bound.digest
+    name = approvals.fork_branch(pull.number, proposal)
     must_be_as_judged(pull, pulls.read(client, pull.number))
     for attempt in range(ATTEMPTS):
         tip = committing.tip(client, name)
+        if tip is not None:
+            _must_be_approvals(asked, tip, pull.base_ref, name, proposal)
         start = tip or committing.tip(client, pull.base_ref)
         if start is None:
             raise TolcalError(f"the base branch {pull.base_ref} is gone")
         before = _text(pulls.file(client, path, start), path)
         present = {} if before is None else tolerances.of_text(before, path)
-        values = _values(asked, judged, cells, present)
+        values = _values(asked, bound, cells, present)
         if not values:
             break
         after = tolerances.edited(before, values, path)
         branch = committing.Branch(name, start, exists=tip is not None)
         try:
-            made = committing.commit(client, branch, path, after, _message(asked, judged, values))
+            made = committing.commit(
+                client, branch, path, after, _message(asked, judged, bound, values)
+            )
         except Conflict:  # another approval of the same proposal
             if attempt == ATTEMPTS - 1:
                 raise
@@ -109,6 +121,32 @@ def for_fork(asked: Asked, judged: Judged, cells: list[CellProposal], notes: lis
     where = f"{replies.commit_link(asked.job, tip)}: {link}"
     said = replies.approved(asked.said, names, where)
     return Answer("\n\n".join([said, replies.fork(pull), *notes]), "rocket")
+
+
+def _must_be_approvals(asked: Asked, tip: str, base: str, name: str, proposal: str) -> None:
+    """TolcalError if a branch holds anything but approvals of that proposal: its name is no secret.
+
+    What it holds is merged in the bot's name.
+    """
+    found = asked.client.get(f"compare/{quote(base)}...{tip}")
+    above = [approvals.of_commit(commit) for commit in found["commits"]]
+    files = [file["filename"] for file in found.get("files") or ()]
+    if files not in ([], [asked.inputs.tolerances]) or not all(
+        one is not None and one.digest == proposal for one in above
+    ):
+        raise TolcalError(
+            f"the branch {name} holds more than approvals of this proposal; delete it, and comment "
+            "again"
+        )
+
+
+def _must_be_reviewed(asked: Asked, pull: Pull) -> None:
+    """TolcalError for a head on which a commit is in force at once."""
+    if pull.head_ref == asked.client.get("").get("default_branch"):
+        raise TolcalError(
+            f"the head is {pull.head_ref}, the default branch, where an approval would hold at "
+            "once and unreviewed; open the pull request from a branch of its own"
+        )
 
 
 def must_be_as_judged(judged: Pull, now: Pull) -> None:
@@ -136,9 +174,9 @@ def _text(raw: bytes | None, path: str) -> str | None:
 
 
 def _values(
-    asked: Asked, judged: Judged, cells: list[CellProposal], present: Tolerances
+    asked: Asked, bound: Trailers, cells: list[CellProposal], present: Tolerances
 ) -> dict[Cell, Tolerance]:
-    mark = asked.said.mark(asked.number, judged.document.proposal.digest)
+    mark = asked.said.mark(asked.number, bound.digest)
     remedy = "update the branch from its base and let it be measured again"
     return approving.values(cells, present, mark, asked.inputs.tolerances, remedy)
 
@@ -158,21 +196,12 @@ def _must_hold(
             )
 
 
-def _message(asked: Asked, judged: Judged, values: Mapping[Cell, Tolerance]) -> str:
+def _message(
+    asked: Asked, judged: Judged, bound: Trailers, values: Mapping[Cell, Tolerance]
+) -> str:
     """The commit's message. No word of a comment is in it: GitHub acts on some (``fixes #1``)."""
-    proposal = judged.document.proposal
-    bound = Trailers(
-        head=judged.measured,
-        base=binding.tolerances_digest(judged.in_force),
-        history=proposal.history,
-        cells=binding.bound_cells(proposal),
-        comment=asked.comment,
-        by=asked.said.who.login,
-    )
-    if bound.digest != proposal.digest:
-        raise AssertionError(f"{bound.digest} is not {proposal.digest}")
     widened = isinstance(asked.said.command, parse.Widen)
-    shown = {(c.op, c.dtype): c for c in proposal.cells}
+    shown = {(c.op, c.dtype): c for c in judged.document.proposal.cells}
     lines = [
         f"{'/'.join(cell)}: {text.scientific(shown[cell].allowed_now)} -> "
         f"{text.scientific(shown[cell].allowed_proposed)} at the median element"
@@ -180,6 +209,7 @@ def _message(asked: Asked, judged: Judged, values: Mapping[Cell, Tolerance]) -> 
     ]
     link = replies.comment_link(asked.job, asked.number, asked.comment)
     subject = f"{'Widen' if widened else 'Approve'} {plural(len(values), 'tolerance')}"
+    bound = msgspec.structs.replace(bound, comment=asked.comment, by=asked.said.who.login)
     return "\n\n".join(
-        [subject, "\n".join(lines), f"Proposal {proposal.digest}: {link}", trailers.text(bound)]
+        [subject, "\n".join(lines), f"Proposal {bound.digest}: {link}", trailers.text(bound)]
     )

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tolcal.github.approvals import Comment
 from tolcal.github.commands import parse, people
-from tolcal.github.commands.finding import Rejection
+from tolcal.github.commands.comments import Comment, Rejection
 from tolcal.github.pulls import Pull
 from tolcal.github.settings import Job
 from tolcal.model import Cell, Proposal, plural
@@ -177,8 +176,8 @@ def fork(pull: Pull) -> str:
     """What to do with the values of a fork."""
     return (
         f"The head is in a fork ({text.code(pull.head_repository or 'deleted')}), to which this "
-        f"job can't push. Merge that pull request into {text.code(pull.base_ref)}, then bring it "
-        "in here (**Update branch**): from then on the values count. A pull request opened with "
+        f"job can't push. Merge that pull request into {text.code(pull.base_ref)}; once this one's "
+        "author has brought it in here, the values count. A pull request opened with "
         "GITHUB_TOKEN starts no workflows until somebody closes and reopens it; with an App's "
         "token as the action's input `token` they start."
     )
@@ -192,18 +191,18 @@ def body_of_pull(pull: Pull, digest: str) -> str:
     )
 
 
-def notes(own: str, left: Iterable[Cell]) -> list[str]:
+def notes(own: people.Own | None, left: Iterable[Cell]) -> list[str]:
     """What else is to be said of an approval.
 
     Args:
-        own: why it is of the approver's own work, "" if it isn't.
+        own: why it is the approver's own work, if it is.
         left: cells that were left out.
     """
     lines = []
-    if own:
+    if own is not None:
         lines.append(
-            f"**Widened by an author**: {text.plain(own)}, which this repository lets pass (the "
-            "action's input `self-approval`)."
+            f"**Widened by an author**: {text.plain(own.why)}, which this repository lets pass "
+            "(the action's input `self-approval`)."
         )
     left = list(left)
     if left:

@@ -145,6 +145,7 @@ def _remarks(pull: OnPull | None) -> list[str]:
     titled = (
         ("unusable", pull.unusable),
         ("changed without approval", pull.unapproved),
+        ("left without its op", pull.gone),
         ("changed and not measured", pull.unmeasured),
     )
     blocking = [f"{r.what}: {title}: {r.why}" for title, remarks in titled for r in remarks]
