@@ -627,7 +627,9 @@ def test_new_runs_as_it_stands(here: Path, capsys: pytest.CaptureFixture[str]) -
     for record in done:
         assert record.status == ("skipped" if record.case.dtype == "bfloat16" else "ok")
         assert record.stats is None or record.stats.nonfinite_mismatch == 0
-    capsys.readouterr()
+    said = capsys.readouterr().err
+    for why in {record.reason for record in done if record.status == "skipped"}:
+        assert f"skipped: 3: {why}\n" in said
     assert refused(["new", "my_op"], capsys) == (
         "corpus/my_op: exists; choose another name or remove it first"
     )

@@ -72,7 +72,7 @@ def _advice(cell: str, judgement: Judgement) -> str:
             "kernel, its inputs and the reference"
         )
     fault = (
-        f"At {judgement.used:.2g}x its bound this looks like a fault, not noise: check the kernel, "
+        f"At {judgement.used:.3g}x its bound this looks like a fault, not noise: check the kernel, "
         "its inputs and the reference first. "
         if judgement.used > FAULT
         else ""
