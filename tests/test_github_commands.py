@@ -77,7 +77,7 @@ def test_the_whole_round_trip_as_a_process(desk: Desk) -> None:
     # What became of the pull request
     assert desk.said(desk.pull) == ("completed", "success")
     (shown,) = [c for c in desk.comments if c.body.startswith("<!-- tolcal:v1 ")]
-    assert "no regressions. 1 tolerance can tighten" in shown.body
+    assert "no regressions.\n1 tolerance can tighten" in shown.body
 
 
 # --- who ------------------------------------------------------------------------------------
