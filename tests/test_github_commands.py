@@ -77,7 +77,7 @@ def test_the_whole_round_trip_as_a_process(desk: Desk) -> None:
     # What became of the pull request
     assert desk.said(desk.pull) == ("completed", "success")
     (shown,) = [c for c in desk.comments if c.body.startswith("<!-- tolcal:v1 ")]
-    assert "no regressions. 1 tolerance can tighten" in shown.body
+    assert "no regressions.\n1 tolerance can tighten" in shown.body
 
 
 # --- who ------------------------------------------------------------------------------------
@@ -293,7 +293,7 @@ def test_status(desk: Desk) -> None:
     assert scrubbed(desk, said) == (
         "**blocked by 1 regression.** Head `SHA`, proposal `DIGEST`.\n\n"
         "In it: 1 cell that would be looser.\n\n"
-        f"```\n/tolcal widen {desk.digest} relu/float32 because ...\n```\n\n"
+        f"```\n/tolcal widen {desk.digest} relu/float32 because REASON\n```\n\n"
         "Approved on this head, and counted:\n\n"
         f"- `softmax/float32`: approved by `write` at `{at.at}` in #41\n\n"
         "On this head and **not counted**:\n\n"

@@ -113,7 +113,7 @@ def to_copy(proposal: Proposal) -> str:
     digest = text.ident(proposal.digest)
     lines = [f"/tolcal approve {digest}"] if fresh else []
     names = [f"{text.ident(c.op)}/{text.ident(c.dtype)}" for c in wider[:20]]
-    lines += [f"/tolcal widen {digest} {name} because ..." for name in names]
+    lines += [f"/tolcal widen {digest} {name} because REASON" for name in names]
     if not lines:
         return "There is nothing in it to approve or to widen."
     said = [f"{plural(len(fresh), 'cell')} to approve"] if fresh else []
