@@ -152,7 +152,7 @@ def uploaded(world: World, run: Run) -> bytes:
 
 
 def test_the_first_pull_request_ever(world: World) -> None:
-    """No history, then a second push: one comment, a check on each head, nothing blocks."""
+    """No history, then a second push: one comment, a check on each head, nothing is judged yet."""
     hub = world.hub
     pull = hub.pull(files={"README.md": "hello"})
     first = pull.head_sha
@@ -164,13 +164,13 @@ def test_the_first_pull_request_ever(world: World) -> None:
     (comment,) = world.comments(pull)
     assert comment.startswith(f"<!-- tolcal:v1 head={first} run={run.id} attempt=1 -->\n")
     assert "1 result without an approved tolerance" in comment
-    assert world.check(first) == ("completed", "success")
+    assert world.check(first) == ("completed", "neutral")
     hub.push(pull, {"README.md": "more"})
     second = world.measure(pull)
     world.report(second)
     (comment,) = world.comments(pull)
     assert f" head={pull.head_sha} run={second.id} " in comment.splitlines()[0]
-    assert world.check(pull.head_sha) == ("completed", "success")
+    assert world.check(pull.head_sha) == ("completed", "neutral")
     assert pull.head_sha != first
 
 
