@@ -631,3 +631,22 @@ def test_html_is_a_format() -> None:
     """By the name that the command line takes."""
     assert FORMATS["html"](small()) == page_of("small")
     assert set(DTYPES) >= {c.dtype for c in small().proposal.cells}
+
+
+def test_scripts_put_together_apart_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And where another process can't do it, rendering does."""
+
+    def fresh() -> str:
+        html.begin.cache_clear()
+        html._vega.cache_clear()
+        return html._vega()
+
+    alone = fresh()
+    html._vega.cache_clear()
+    assert html.begin().result() is not None
+    assert html._vega() == alone
+    html.begin.cache_clear()
+    monkeypatch.setattr(html, "_BUNDLER", "raise SystemExit(1)")
+    assert html.begin().result() is None
+    html._vega.cache_clear()
+    assert html._vega() == alone

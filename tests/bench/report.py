@@ -61,9 +61,11 @@ def report(folder: Path) -> None:
     with timed("imports"):
         from tolcal import corpus, history, tolerances
         from tolcal.github import artifacts
-        from tolcal.report import FORMATS
+        from tolcal.report import FORMATS, html
         from tolcal.report.document import Document, to_json
         from tolcal.review import review
+
+        html.begin()  # as the report does
     with timed("records"):
         content = (folder / "records.jsonl.gz").read_bytes()
         records = artifacts.stamp(artifacts.decode("records", content), "pull_request")

@@ -143,6 +143,7 @@ def _measured_by(client: Client, inputs: Inputs, event: Event) -> list[Pull]:
 def refresh(client: Client, inputs: Inputs, job: Job, pull: Pull) -> Judged:
     """Judges the head of ``pull`` as it is now, and publishes that: after an approval, say."""
     current = pulls.read(client, pull.number, pull.head_sha)
+    _begin_page()
     judged = judging.judge(client, inputs, job, current)
     publish(client, inputs, job, judged)
     return judged
@@ -153,6 +154,7 @@ def _judge_and_publish(
 ) -> tuple[int, Judged | None]:
     """Exit status, and what was shown (None: there is nothing to show)."""
     try:
+        _begin_page()
         judged = judging.judge(client, inputs, job, pull, run)
     except artifacts.Missing as error:
         return _say_missing(client, inputs, job, pull, run, str(error)), None
@@ -283,6 +285,14 @@ def _counts(document: Document) -> dict[str, int | str]:
         "regressions": kinds.count("regression"),
         "proposal-digest": document.proposal.digest,
     }
+
+
+def _begin_page() -> None:
+    """Has report.html's scripts put together on another core while the records are judged."""
+    with contextlib.suppress(ModuleNotFoundError):  # comes with tolcal[html]
+        from tolcal.report import html
+
+        html.begin()
 
 
 def _write_files(inputs: Inputs, document: Document, comment: str) -> Any:

@@ -8,8 +8,11 @@ be loaded; what comes from a file enters the page as text only.
 from __future__ import annotations
 
 import base64
+import concurrent.futures
 import functools
 import hashlib
+import subprocess
+import sys
 from importlib import resources
 from typing import Any
 
@@ -214,13 +217,37 @@ def _json(content: Any) -> bytes:
     return raw
 
 
+#: Run with it, Python prints the scripts; the bundler keeps other threads of a process waiting.
+_BUNDLER = (
+    "import sys, vl_convert; sys.stdout.buffer.write("
+    "vl_convert.javascript_bundle(*sys.argv[1:2], vl_version=sys.argv[2]).encode())"
+)
+_WANTED = "window.vegaEmbed = vegaEmbed;"
+
+
+@functools.cache
+def begin() -> concurrent.futures.Future[str | None]:
+    """Has the scripts put together, which takes a second or two, on another core.
+
+    For callers that have something else to do before they render. The result is None if that
+    failed; then rendering does it.
+    """
+    return concurrent.futures.ThreadPoolExecutor(1, "vega").submit(_bundle_apart)
+
+
+def _bundle_apart() -> str | None:
+    command = [sys.executable, "-P", "-c", _BUNDLER, _WANTED, charts.VEGA_LITE]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True)
+    return done.stdout.decode() if done.returncode == 0 else None
+
+
 @functools.cache
 def _vega() -> str:
     """Vega, Vega-Lite and vega-embed as one script. It takes seconds to put together."""
     import vl_convert
 
-    wanted = "window.vegaEmbed = vegaEmbed;"
-    bundle: str = vl_convert.javascript_bundle(wanted, vl_version=charts.VEGA_LITE)
+    begun = begin().result() if begin.cache_info().currsize else None
+    bundle: str = begun or vl_convert.javascript_bundle(_WANTED, vl_version=charts.VEGA_LITE)
     return bundle.replace("</script", "<\\/script")
 
 
