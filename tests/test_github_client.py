@@ -314,26 +314,6 @@ def test_a_deletion_that_is_repeated_may_find_nothing(hub: Hub, pull: int) -> No
         client(hub).delete(f"issues/comments/{one.id}")
 
 
-def test_a_file_is_swapped_against_its_sha(hub: Hub, pull: int) -> None:
-    calls = client(hub)
-    before = calls.get("contents/a.txt", ref="feature")["sha"]
-
-    def body(text: bytes) -> dict[str, str]:
-        content = base64.b64encode(text).decode()
-        return {"message": "m", "content": content, "sha": before, "branch": "feature"}
-
-    hub.fail("PUT *", status="drop", effect=True)
-    with pytest.raises(Conflict, match="GitHub answered 409"):  # with our own first write
-        calls.put("contents/a.txt", body(b"3\n"))
-    assert hub.main.git.run("show", "feature:a.txt") == "3"
-    before = calls.get("contents/a.txt", ref="feature")["sha"]
-    hub.fail("PUT *", status="drop", effect=True)
-    found = calls.put(
-        "contents/a.txt", body(b"4\n"), done=lambda: calls.get("contents/a.txt", ref="feature")
-    )
-    assert base64.b64decode(found["content"]) == b"4\n"
-
-
 # What is said
 
 

@@ -111,14 +111,6 @@ class Client:
         """Sets values: repeating it changes nothing more."""
         return self._object(self._request("PATCH", path, body=body), done)
 
-    def put(
-        self, path: str, body: Mapping[str, Any], *, done: Done | None = None
-    ) -> dict[str, Any]:
-        """Sets values that hold the sha they replace. After a lost answer a repetition is a
-        Conflict with our own write, unless `done` finds that.
-        """
-        return self._object(self._request("PUT", path, body=body), done)
-
     def delete(self, path: str) -> None:
         """Deletes it; that it is gone when a deletion is repeated is good."""
         self._send(self._request("DELETE", path), lambda reply: None)

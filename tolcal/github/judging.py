@@ -53,7 +53,6 @@ class Judged(msgspec.Struct, frozen=True):
     in_force: dict[Cell, Tolerance]  # the base's, and those of the head that count
     refused: dict[Cell, str]  # cells that the head changes and that don't count, and why
     ops: tuple[Op, ...]
-    history_notes: tuple[str, ...]
 
     @property
     def mark(self) -> str:
@@ -143,7 +142,6 @@ def judge(
         in_force=in_force,
         refused=refused,
         ops=laid.ops,
-        history_notes=past.notes,
     )
 
 

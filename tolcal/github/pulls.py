@@ -28,7 +28,6 @@ class Pull(msgspec.Struct, frozen=True):
 
     number: int
     state: str  # "open" or "closed"
-    draft: bool
     head_sha: str
     head_ref: str
     head_repository: str  # owner/name; "" if it was deleted
@@ -78,7 +77,6 @@ def read(client: Client, number: int, head: str | None = None) -> Pull:
     return Pull(
         number=int(found["number"]),
         state=str(found["state"]),
-        draft=bool(found.get("draft")),
         head_sha=sha,
         head_ref=str(source["ref"]),
         head_repository=str(repository.get("full_name") or ""),
