@@ -50,7 +50,5 @@ def run(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     N = b.shape[1]
     y = torch.empty((M, N), dtype=a.dtype, device=a.device)
     grid = (triton.cdiv(M, BLOCK_M), triton.cdiv(N, BLOCK_N))
-    _matmul_kernel[grid](
-        a, b, y, M, N, K, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, BLOCK_K=BLOCK_K
-    )
+    _matmul_kernel[grid](a, b, y, M, N, K, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, BLOCK_K=BLOCK_K)
     return y
