@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 
 from tolcal import bounds
-from tolcal.calibrate import fit, leaving
+from tolcal.calibrate import fit
+from tolcal.calibrate.intervals import ByRun
 from tolcal.calibrate.rows import Control, controls_of, judged_rows, select, texts
 from tolcal.model import (
-    DTYPES,
     BuggyRecall,
     Cell,
     HeldOutRows,
@@ -72,47 +72,23 @@ def paper_of(control: Control, devices: list[str]) -> float | None:
     return fit.paper(values) if values.size else None
 
 
-def fit_cell(
-    members: list[Control],
-    wide: Mapping[str, Control],
-    devices: Mapping[str, list[str]],
-    margin: float,
-) -> Tolerance | None:
-    """The wider of the members' fits on each of their devices."""
-    result: Tolerance | None = None
-    for control in members:
-        for device in devices[control.kernel]:
-            mask = control.fits & (control.device == device)
-            if not mask.any():
-                continue
-            borrowed = None
-            lender = wide.get(control.kernel)
-            if DTYPES[control.dtype].bits <= 16 and lender is not None:
-                lent = lender.fits & (lender.device == device)
-                borrowed = lender.subset(lent) if lent.any() else None
-            one = fit.residual(control.subset(mask), borrowed, control.dtype, margin)
-            result = one if result is None else fit.wider(result, one)
-    return result
-
-
 def leave_one_out(
     members: list[Control],
-    wide: Mapping[str, Control],
     devices: Mapping[str, list[str]],
-    rule: str,
-    margin: float,
-    calibrated: bool,
+    without: Callable[[list[str]], list[Tolerance | None]] | None,
 ) -> Alarms:
     """Per run: trusted explore rows of the controls, and how many a fit without it flags.
 
-    The residual rule's runs are judged by the published rule too, for comparison.
+    Args:
+        members: the controls of one cell.
+        devices: what the residual rule fits each of them on.
+        without: the residual rule's tolerances with each of some runs left out; its runs are
+            judged by the published rule too, for comparison. None: by the published rule alone.
     """
-    if rule == "residual" and not calibrated:
-        return {}
     masks = {}
     for control in members:
         mask = control.trusted & control.explore
-        if rule == "residual":
+        if without is not None:
             mask = mask & np.isin(control.device, devices[control.kernel])
         masks[control.kernel] = mask
     runs = sorted({str(run) for c in members for run in np.unique(c.runs[masks[c.kernel]])})
@@ -120,16 +96,15 @@ def leave_one_out(
         return {}
     atols = _papers_without(members, runs)
     tolerances: dict[str, Tolerance | None] = dict.fromkeys(runs)
-    if rule == "residual":
-        parts = leaving.pools(members, wide, devices)
-        tolerances = {run: leaving.without(parts, run, margin) for run in runs}
+    if without is not None:
+        tolerances = dict(zip(runs, without(runs), strict=True))
     result: Alarms = {}
     for control in members:
         judged = _judged_without(control, masks[control.kernel], tolerances, atols)
         for run, (theirs, flagged, used) in judged.items():
             atol = atols[run]
             by_paper = float(theirs.max() / atol) if atol else 0.0
-            if rule == "paper":
+            if without is None:
                 if atol is None:
                     continue
                 flagged, share = theirs > atol, by_paper
@@ -146,6 +121,25 @@ def leave_one_out(
     return {run: result[run] for run in runs if run in result}
 
 
+def in_sample(
+    members: list[Control],
+    devices: Mapping[str, list[str]],
+    tolerance: Tolerance | None,
+    atol: float | None,
+) -> tuple[Alarms, Alarms]:
+    """Rows that a tolerance, and the published atol, were fitted to, judged by them."""
+    ours: Alarms = {}
+    paper: Alarms = {}
+    for control in members:
+        mask = control.trusted & control.explore & np.isin(control.device, devices[control.kernel])
+        runs = control.runs[mask]
+        if tolerance is not None:
+            _count(ours, runs, bounds.exceeds(select(control.judged, mask), tolerance))
+        if atol is not None:
+            _count(paper, runs, control.max_abs[mask] > atol)
+    return ours, paper
+
+
 def _judged_without(
     control: Control,
     mask: bounds.Bools,
@@ -160,13 +154,15 @@ def _judged_without(
     runs = control.runs[mask]
     rows = select(control.judged, mask)
     flagged, used = np.zeros(len(runs), bool), np.zeros(len(runs))
-    present = [str(run) for run in np.unique(runs)]
+    names, codes = np.unique(runs, return_inverse=True)
+    present = [str(run) for run in names]
+    numbers = {run: number for number, run in enumerate(present)}
     groups: dict[tuple[float, float, float | None], list[str]] = {}
     for run in present:
         if (t := tolerances[run]) is not None:
             groups.setdefault((t.atol, t.scaled_tol, t.bias_tol), []).append(run)
     for members in groups.values():
-        here = np.isin(runs, members)
+        here = np.isin(codes, [numbers[run] for run in members])
         tolerance = tolerances[members[0]]
         assert tolerance is not None
         some = select(rows, here)
@@ -174,8 +170,8 @@ def _judged_without(
         used[here] = bounds.share(some, tolerance)
     return {
         run: (max_abs[here], flagged[here], used[here])
-        for run in present
-        for here in (runs == run,)
+        for number, run in enumerate(present)
+        for here in (codes == number,)
     }
 
 
@@ -201,7 +197,9 @@ def recalls_of(
     papers: Mapping[tuple[str, str], float | None],
     legacy: float | None,
     rule: str,
+    by_run: ByRun,
 ) -> list[BuggyRecall]:
+    """Recall of each buggy kernel; what the proposal flags is added to ``by_run``."""
     result = []
     for kernel, rows in faults.groupby("kernel", observed=True, sort=True):
         control = str(rows["corrupts"].iloc[0])
@@ -221,7 +219,13 @@ def recalls_of(
                 detectable_flagged=int((flagged & detectable).sum()),
             )
 
-        by_paper = count(None if paper is None else max_abs > paper)
+        paper_flags = None if paper is None else max_abs > paper
+        by_paper = count(paper_flags)
+        flags = paper_flags
+        if rule != "paper":
+            flags = None if tolerance is None else bounds.exceeds(judged, tolerance)
+        if flags is not None:
+            by_run.add(texts(rows["run_id"]), flags, detectable)
         # An imported row carries its own hand-picked verdict.
         over = rows["num_exceeding"].fillna(-1).to_numpy(np.int64)
         imported = (rows["origin"] == "import").to_numpy(dtype=bool)
@@ -232,9 +236,7 @@ def recalls_of(
                 control=control,
                 op=op,
                 dtype=dtype,
-                proposed=by_paper
-                if rule == "paper"
-                else count(None if tolerance is None else bounds.exceeds(judged, tolerance)),
+                proposed=count(flags),
                 approved=count(None if approved is None else bounds.exceeds(judged, approved)),
                 paper=by_paper,
                 legacy=count(by_hand if legacy is not None or imported.any() else None),
@@ -283,6 +285,7 @@ def locked(frame: pd.DataFrame, proposal: Proposal, legacy: Mapping[Cell, float]
             if name in flagged:
                 _count(alarms, control.runs, flagged[name])
     recalls: list[BuggyRecall] = []
+    by_run = ByRun()
     missed = []
     buggy = good[good["role"] == "buggy"]
     for (op, dtype), rows in buggy.groupby(["op", "dtype"], observed=True, sort=True):
@@ -290,7 +293,7 @@ def locked(frame: pd.DataFrame, proposal: Proposal, legacy: Mapping[Cell, float]
         tolerance = tolerances.get(cell)
         known = {(str(k), cell[1]): papers.get(cell) for k in rows["corrupts"].unique()}
         recalls += recalls_of(
-            rows, cell[1], cell[0], tolerance, None, known, legacy.get(cell), "residual"
+            rows, cell[1], cell[0], tolerance, None, known, legacy.get(cell), "residual", by_run
         )
         if tolerance is None:
             continue
@@ -305,11 +308,13 @@ def locked(frame: pd.DataFrame, proposal: Proposal, legacy: Mapping[Cell, float]
         paper=held_out_of(theirs),
         buggy=tuple(recalls),
         missed=tuple(missed),
+        detectable_interval=by_run.intervals()[1],
     )
 
 
 def _count(alarms: Alarms, runs: Any, flagged: bounds.Bools) -> None:
-    for run in np.unique(runs):
-        here = runs == run
-        counted = Alarm(int(here.sum()), int(flagged[here].sum()))
+    names, codes = np.unique(runs, return_inverse=True)
+    rows, wrong = np.bincount(codes), np.bincount(codes, flagged)
+    for run, count, bad in zip(names, rows, wrong, strict=True):
+        counted = Alarm(int(count), int(bad))
         alarms[str(run)] = alarms.get(str(run), Alarm()).with_(counted)
