@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from tolcal import bounds, history
-from tolcal.calibrate import fit, forecast, margins, plots, stability
+from tolcal.calibrate import fit, forecast, margins, plots, stability, summarised
 from tolcal.calibrate.evaluate import (
     Alarms,
     held_out_of,
@@ -29,6 +29,7 @@ from tolcal.calibrate.evaluate import (
 )
 from tolcal.calibrate.intervals import ByRun
 from tolcal.calibrate.rows import Control, Lack, controls_of, judged_rows
+from tolcal.calibrate.summarised import frame_of
 from tolcal.model import (
     BUDGET,
     MIN_ROWS,
@@ -51,7 +52,7 @@ from tolcal.model import (
     round_up,
 )
 
-__all__ = ["baseline", "calibrate", "judged_rows", "locked"]
+__all__ = ["baseline", "calibrate", "frame_of", "judged_rows", "locked"]
 
 #: Rows of a kernel and dtype that make its source a known one.
 KNOWN_ROWS = 100
@@ -77,7 +78,8 @@ def calibrate(
     """Fits every cell of a history.
 
     Args:
-        frame: records, as ``history.read`` gives them.
+        frame: records, as ``history.read`` gives them, or with lines of summaries among them, as
+            ``frame_of`` does.
         rule: ``residual`` (the default rule) or ``paper`` (p95 x 1.5, for comparison only).
         by: one cell per op and dtype, or one per control and dtype.
         margin: both parts of the residual rule's bounds are multiplied by it; None: by one for
@@ -262,7 +264,7 @@ def _cell(
             evidence=Evidence(
                 rule=rule,
                 margin=margin,
-                rows=len(used),
+                rows=summarised.number(used),
                 runs=runs,
                 devices=tuple(names),
                 held_out=HeldOut(held.runs, held.runs_with_false_alarms),
@@ -282,7 +284,7 @@ def _cell(
         dtype=dtype,
         kernel=None if by == "op" else members_all[0].kernel,
         state=state,
-        rows=len(used),
+        rows=summarised.number(used),
         runs=runs,
         devices=tuple(names),
         needs_rows=lack.needs_rows if lack else 0,
@@ -371,7 +373,7 @@ def _caught(
 
 def _median_element(rows: pd.DataFrame) -> tuple[float, float]:
     """Median over records of the median scale and of the median |ref|."""
-    scale, ref = rows["scale_q50"].median(), rows["scale_abs_q50"].median()
+    scale, ref = summarised.median(rows, "scale"), summarised.median(rows, "scale_abs")
     return (0.0 if np.isnan(scale) else float(scale)), (0.0 if np.isnan(ref) else float(ref))
 
 
@@ -397,8 +399,8 @@ def _runs_of(frame: pd.DataFrame) -> list[RunSummary]:
                 device_uuid=str(first["device_uuid"]),
                 environment=str(first["environment"]),
                 origin=first["origin"],
-                rows=len(rows),
-                control_rows=int((rows["role"] == "control").sum()),
+                rows=summarised.number(rows),
+                control_rows=summarised.number(rows[rows["role"] == "control"]),
                 held_out_false_alarms=0,
                 described=environment.text,
             )
@@ -423,12 +425,16 @@ def _notes(
     good: pd.DataFrame, fitted: Mapping[tuple[str, str], list[str]], rule: Rule
 ) -> tuple[str, ...]:
     notes = []
-    lacking = int(good["residual_max"].isna().sum())
+    if known := summarised.note(good):
+        notes.append(known)
+    lacking = summarised.number(good[good["residual_max"].isna()])
     if lacking and rule == "residual":
+        whole = summarised.number(good)
         notes.append(
-            f"{lacking} of {len(good)} rows come from another tool, without what the fit needs"
+            f"{lacking} of {whole} rows come from another tool, without what the fit needs"
         )
-    broken = int(((good["role"] == "control") & (good["nonfinite_mismatch"] > 0)).sum())
+    control = good["role"] == "control"
+    broken = summarised.number(good[control & (good["nonfinite_mismatch"] > 0)])
     if broken:
         notes.append(
             f"{broken} control rows have non-finite values where the reference has none, or the "

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from tolcal import bounds
-from tolcal.calibrate import fit
+from tolcal.calibrate import fit, summarised
 from tolcal.calibrate.intervals import ByRun
 from tolcal.calibrate.rows import Control, controls_of, judged_rows, select, texts
 from tolcal.model import (
@@ -68,8 +68,8 @@ def paper_of(control: Control, devices: list[str]) -> float | None:
     used = control.passed & control.trusted
     if devices:
         used &= np.isin(control.device, devices)
-    values = control.max_abs[used]
-    return fit.paper(values) if values.size else None
+    values, weights, _ = control.published(used)
+    return fit.paper(values, weights) if values.size else None
 
 
 def leave_one_out(
@@ -101,7 +101,7 @@ def leave_one_out(
     result: Alarms = {}
     for control in members:
         judged = _judged_without(control, masks[control.kernel], tolerances, atols)
-        for run, (theirs, flagged, used) in judged.items():
+        for run, (theirs, flagged, used, rows) in judged.items():
             atol = atols[run]
             by_paper = float(theirs.max() / atol) if atol else 0.0
             if without is None:
@@ -112,7 +112,7 @@ def leave_one_out(
                 continue
             else:
                 share = float(used.max())
-            counted = Alarm(len(theirs), int(flagged.sum()), share)
+            counted = Alarm(rows, int(flagged.sum()), share)
             if atol:
                 counted = msgspec.structs.replace(
                     counted, compared=True, compared_share=share, paper_share=by_paper
@@ -132,11 +132,11 @@ def in_sample(
     paper: Alarms = {}
     for control in members:
         mask = control.trusted & control.explore & np.isin(control.device, devices[control.kernel])
-        runs = control.runs[mask]
+        runs, weight = control.runs[mask], control.weight[mask]
         if tolerance is not None:
-            _count(ours, runs, bounds.exceeds(select(control.judged, mask), tolerance))
+            _count(ours, runs, weight, bounds.exceeds(select(control.judged, mask), tolerance))
         if atol is not None:
-            _count(paper, runs, control.max_abs[mask] > atol)
+            _count(paper, runs, weight, summarised.above(control.rows[mask], atol))
     return ours, paper
 
 
@@ -145,8 +145,10 @@ def _judged_without(
     mask: bounds.Bools,
     tolerances: Mapping[str, Tolerance | None],
     atols: Mapping[str, float | None],
-) -> dict[str, tuple[bounds.Floats, bounds.Bools, bounds.Floats]]:
+) -> dict[str, tuple[bounds.Floats, bounds.Bools, bounds.Floats, int]]:
     """By run: max_abs of its rows, which fail, and their shares, by the tolerance without it.
+
+    And how many records they are: a line that fails is at least one of those it stands for.
 
     Few runs change a fit, so rows are judged together for all runs of the same tolerance.
     """
@@ -169,9 +171,9 @@ def _judged_without(
         flagged[here] = bounds.exceeds(some, tolerance)
         used[here] = bounds.share(some, tolerance)
     return {
-        run: (max_abs[here], flagged[here], used[here])
-        for number, run in enumerate(present)
-        for here in (codes == number,)
+        run: (max_abs[here], flagged[here], used[here], int(control.weight[mask][here].sum()))
+        for run in present
+        for here in (runs == run,)
     }
 
 
@@ -180,11 +182,12 @@ def _papers_without(members: list[Control], runs: list[str]) -> dict[str, float 
     found: dict[str, float | None] = dict.fromkeys(runs)
     for control in members:
         mask = control.passed & control.trusted
-        values, theirs = control.max_abs[mask], control.runs[mask]
+        values, weights, theirs = control.published(mask)
         for run in runs:
-            left = values[theirs != run]
-            if left.size:
-                found[run] = max(fit.paper(left), found[run] or 0.0)
+            others = theirs != run
+            if others.any():
+                left = None if weights is None else weights[others]
+                found[run] = max(fit.paper(values[others], left), found[run] or 0.0)
     return found
 
 
@@ -209,15 +212,12 @@ def recalls_of(
         max_abs = rows["max_abs"].to_numpy(np.float64)
         paper = papers.get((control, dtype))
 
-        def count(flagged: bounds.Bools | None, detectable: Any = detectable) -> Recall | None:
+        def count(
+            flagged: bounds.Bools | None, rows: Any = rows, detectable: Any = detectable
+        ) -> Recall | None:
             if flagged is None:
                 return None
-            return Recall(
-                rows=len(flagged),
-                flagged=int(flagged.sum()),
-                detectable=int(detectable.sum()),
-                detectable_flagged=int((flagged & detectable).sum()),
-            )
+            return summarised.recall_of(rows, flagged, detectable)
 
         paper_flags = None if paper is None else max_abs > paper
         by_paper = count(paper_flags)
@@ -225,7 +225,8 @@ def recalls_of(
         if rule != "paper":
             flags = None if tolerance is None else bounds.exceeds(judged, tolerance)
         if flags is not None:
-            by_run.add(texts(rows["run_id"]), flags, detectable)
+            there = summarised.kinds(rows) != summarised.LINE
+            by_run.add(texts(rows["run_id"])[there], flags[there], detectable[there])
         # An imported row carries its own hand-picked verdict.
         over = rows["num_exceeding"].fillna(-1).to_numpy(np.int64)
         imported = (rows["origin"] == "import").to_numpy(dtype=bool)
@@ -280,10 +281,10 @@ def locked(frame: pd.DataFrame, proposal: Proposal, legacy: Mapping[Cell, float]
         if cell in tolerances:
             flagged["ours"] = bounds.exceeds(control.judged, tolerances[cell])
         if cell in papers:
-            flagged["theirs"] = control.rows["max_abs"].to_numpy(np.float64) > papers[cell]
+            flagged["theirs"] = summarised.above(control.rows, papers[cell])
         for name, alarms in (("ours", ours), ("theirs", theirs)):
             if name in flagged:
-                _count(alarms, control.runs, flagged[name])
+                _count(alarms, control.runs, control.weight, flagged[name])
     recalls: list[BuggyRecall] = []
     by_run = ByRun()
     missed = []
@@ -298,7 +299,7 @@ def locked(frame: pd.DataFrame, proposal: Proposal, legacy: Mapping[Cell, float]
         if tolerance is None:
             continue
         for kernel, group in rows.groupby("kernel", observed=True):
-            caught = bounds.exceeds(judged_rows(group), tolerance)
+            caught = summarised.caught(group, judged_rows(group), tolerance)
             runs = texts(group["run_id"])
             quiet = len(np.unique(runs)) - len(np.unique(runs[caught]))
             if quiet:
@@ -312,9 +313,8 @@ def locked(frame: pd.DataFrame, proposal: Proposal, legacy: Mapping[Cell, float]
     )
 
 
-def _count(alarms: Alarms, runs: Any, flagged: bounds.Bools) -> None:
-    names, codes = np.unique(runs, return_inverse=True)
-    rows, wrong = np.bincount(codes), np.bincount(codes, flagged)
-    for run, count, bad in zip(names, rows, wrong, strict=True):
-        counted = Alarm(int(count), int(bad))
+def _count(alarms: Alarms, runs: Any, weight: Any, flagged: Any) -> None:
+    for run in np.unique(runs):
+        here = runs == run
+        counted = Alarm(int(weight[here].sum()), int(flagged[here].sum()))
         alarms[str(run)] = alarms.get(str(run), Alarm()).with_(counted)

@@ -36,6 +36,9 @@ class Rows(msgspec.Struct, frozen=True):
     bias: Floats
     bias_count: Floats
     roundoff: float
+    #: how many scales each of ``scales`` and ``scales_abs`` stands for; None: one
+    shares: Floats | None = None
+    shares_abs: Floats | None = None
 
     def __len__(self) -> int:
         return len(self.z)
@@ -66,7 +69,13 @@ def borrow(own: Envelope, wide: Envelope) -> Envelope:
     return Envelope(np.maximum(own.a, shifted), max(own.z, wide.z + 1.0))
 
 
-def joint(envelope: Envelope, scales: Floats, rms: Floats, roundoff: float) -> tuple[float, float]:
+def joint(
+    envelope: Envelope,
+    scales: Floats,
+    rms: Floats,
+    roundoff: float,
+    shares: Floats | None = None,
+) -> tuple[float, float]:
     """(atol, c) on the envelope that allows least at typical elements.
 
     Minimises the mean of log(atol + c*u*max(s, SCALE_FLOOR*rms)) over the records' scale
@@ -74,7 +83,11 @@ def joint(envelope: Envelope, scales: Floats, rms: Floats, roundoff: float) -> t
     (relu) gets the floor and one unit roundoff of scale: exact so far, but not exact by law.
     """
     typical = np.maximum(scales, SCALE_FLOOR * rms[:, None]).ravel()
-    return cheapest(candidates(envelope), typical[typical > 0], roundoff)
+    positive = typical > 0
+    if shares is not None:
+        positive &= shares.ravel() > 0
+        shares = shares.ravel()[positive]
+    return cheapest(candidates(envelope), typical[positive], roundoff, shares)
 
 
 def candidates(envelope: Envelope) -> list[tuple[float, float]]:
@@ -95,14 +108,17 @@ def candidates(envelope: Envelope) -> list[tuple[float, float]]:
 
 
 def cheapest(
-    found: list[tuple[float, float]], typical: Floats, roundoff: float
+    found: list[tuple[float, float]],
+    typical: Floats,
+    roundoff: float,
+    shares: Floats | None = None,
 ) -> tuple[float, float]:
-    """The candidate that allows least at scales ``typical``, all above 0."""
+    """The candidate that allows least at scales ``typical``, all above 0, of these weights."""
     if len(found) == 1 or not typical.size:
         return min(found)
     best, chosen = math.inf, found[0]
     for atol, c in found:
-        cost = float(np.log(atol + c * roundoff * typical).mean())
+        cost = float(np.average(np.log(atol + c * roundoff * typical), weights=shares))
         if cost < best:
             best, chosen = cost, (atol, c)
     return chosen
@@ -144,8 +160,8 @@ def residual(rows: Rows, wide: Rows | None, dtype: str) -> Bound:
         own = borrow(own, upper(wide.envelope, wide.z))
         own_abs = borrow(own_abs, upper(wide.envelope_abs, wide.z_abs))
     return Bound(
-        joint(own, rows.scales, rows.rms, rows.roundoff),
-        joint(own_abs, rows.scales_abs, rows.rms, rows.roundoff),
+        joint(own, rows.scales, rows.rms, rows.roundoff, rows.shares),
+        joint(own_abs, rows.scales_abs, rows.rms, rows.roundoff, rows.shares_abs),
         largest_bias(rows),
         rows.roundoff,
         dtype,
@@ -198,7 +214,18 @@ def wider(first: Tolerance, second: Tolerance) -> Tolerance:
     )
 
 
-def paper(max_abs: Floats) -> float:
-    """The published rule: p95 by nearest rank of a control's max_abs, times 1.5."""
-    ordered = np.sort(max_abs)
-    return float(ordered[round(PAPER_PERCENTILE / 100 * (ordered.size - 1))]) * PAPER_FACTOR
+def paper(max_abs: Floats, weights: Floats | None = None) -> float:
+    """The published rule: p95 by nearest rank of a control's max_abs, times 1.5.
+
+    With ``weights`` a value stands for so many.
+    """
+    if weights is None:
+        ordered = np.sort(max_abs)
+        rank = round(PAPER_PERCENTILE / 100 * (ordered.size - 1))
+        return float(ordered[rank]) * PAPER_FACTOR
+    order = np.argsort(max_abs, kind="stable")
+    upto = np.cumsum(weights[order])
+    rank = round(PAPER_PERCENTILE / 100 * (upto[-1] - 1))
+    # Sums of equal shares may miss a whole number by their rounding.
+    at = int(np.searchsorted(upto, rank + 0.5))
+    return float(max_abs[order[min(at, len(order) - 1)]]) * PAPER_FACTOR

@@ -35,8 +35,8 @@ class Pool:
         rows = self.rows
         self.own = _Envelopes(rows.envelope, rows.z, self.codes, len(names))
         self.own_abs = _Envelopes(rows.envelope_abs, rows.z_abs, self.codes, len(names))
-        self._costs = _Costs(rows.scales, rows.rms, rows.roundoff, self.codes, len(names))
-        self._costs_abs = _Costs(rows.scales_abs, rows.rms, rows.roundoff, self.codes, len(names))
+        self._costs = _Costs(rows, rows.scales, rows.shares, self.codes, len(names))
+        self._costs_abs = _Costs(rows, rows.scales_abs, rows.shares_abs, self.codes, len(names))
 
     def without(self, run: str | None, wide: Pool | None) -> fit.Bound | None:
         """``fit.residual`` on the rows of the other runs (None: of all); None without any."""
@@ -79,14 +79,22 @@ class _Costs:
     """What the joint fit minimises, as sums by run of each candidate that was asked for."""
 
     def __init__(
-        self, scales: Floats, rms: Floats, roundoff: float, codes: npt.NDArray[np.int64], runs: int
+        self,
+        rows: fit.Rows,
+        scales: Floats,
+        shares: Floats | None,
+        codes: npt.NDArray[np.int64],
+        runs: int,
     ) -> None:
-        typical = np.maximum(scales, fit.SCALE_FLOOR * rms[:, None])
+        typical = np.maximum(scales, fit.SCALE_FLOOR * rows.rms[:, None])
         by_row = np.repeat(codes, typical.shape[1])
         positive = typical.ravel() > 0
+        if shares is not None:
+            positive &= shares.ravel() > 0
+        self.shares = None if shares is None else shares.ravel()[positive]
         self.typical, self.codes = typical.ravel()[positive], by_row[positive]
-        self.roundoff, self.runs = roundoff, runs
-        self.counts = np.bincount(self.codes, minlength=runs)
+        self.roundoff, self.runs = rows.roundoff, runs
+        self.counts = np.bincount(self.codes, self.shares, runs)
         self.chosen_from: dict[bytes, tuple[list[tuple[float, float]], Floats]] = {}
 
     def joint(
@@ -101,7 +109,8 @@ class _Costs:
             if costs[order[1]] - costs[order[0]] > TIE:
                 return candidates[int(order[0])]
         keep = slice(None) if run is None else self.codes != run
-        return fit.cheapest(candidates, self.typical[keep], self.roundoff)
+        shares = None if self.shares is None else self.shares[keep]
+        return fit.cheapest(candidates, self.typical[keep], self.roundoff, shares)
 
     def _of(
         self, own: fit.Envelope, lent: fit.Envelope | None
@@ -112,6 +121,8 @@ class _Costs:
             envelope = fit.borrow(own, lent) if lent else own
             candidates = fit.candidates(envelope)
             logs = [np.log(a + c * self.roundoff * self.typical) for a, c in candidates]
+            if self.shares is not None:
+                logs = [one * self.shares for one in logs]
             sums = np.array([np.bincount(self.codes, one, self.runs) for one in logs])
             self.chosen_from[key] = candidates, sums
         return self.chosen_from[key]

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from tolcal import corpus, files, project, tolerances, tomlfile
-from tolcal.cli import config, output
+from tolcal.cli import config, output, summarizing
 from tolcal.hook import names, rules
 from tolcal.model import Approved, Op, TolcalError, plural
 from tolcal.report import FORMATS, text
@@ -25,7 +25,6 @@ from tolcal.tolerances import approving
 def calibrate(args: argparse.Namespace) -> int:
     """``tolcal calibrate``."""
     from tolcal import calibrate as stage
-    from tolcal import history
     from tolcal.report import terminal
 
     settings = config.load(args)
@@ -36,7 +35,7 @@ def calibrate(args: argparse.Namespace) -> int:
         read = (*settings.history, *apart, settings.tolerances)
         output.must_be_free(out, "proposal", "--json", read)
     ops = _ops_if_any(settings.corpus)
-    frame = history.read(settings.history)
+    frame = stage.frame_of(summarizing.load(settings.history, args))
     if not ((frame["role"] == "control") & (frame["status"] == "ok")).any():
         where = ", ".join(f"{p}{'' if p.exists() else ' (not there)'}" for p in settings.history)
         raise TolcalError(
@@ -58,7 +57,8 @@ def calibrate(args: argparse.Namespace) -> int:
             progress=progress,
         )
     if apart:
-        locked = stage.locked(history.read(apart), proposal, legacy)
+        read_apart = stage.frame_of(summarizing.load(tuple(apart), args))
+        locked = stage.locked(read_apart, proposal, legacy)
         if not locked.held_out.rows and not locked.paper.rows:
             raise TolcalError(
                 f"--locked {' '.join(map(str, apart))}: no explore case of a control that the "

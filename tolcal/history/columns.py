@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -103,17 +103,33 @@ def empty() -> pa.Table:
     return SCHEMA.empty_table()
 
 
-def conform(table: pa.Table, path: Path | str) -> pa.Table:
-    """``table`` with exactly our columns; TolcalError if it lacks one or has another type."""
-    names = set(table.column_names)
-    lacking = [f.name for f in SCHEMA if f.name not in names]
+def must_have_all(names: Iterable[str], path: Path | str) -> None:
+    """TolcalError if one of our columns is not among them."""
+    here = set(names)
+    if {"part", "cutoff"} <= here:
+        raise TolcalError(
+            f"{path}: a summary (`tolcal history summarize`), and this needs records: only "
+            "`tolcal calibrate` and `tolcal history` read summaries; name the history itself"
+        )
+    lacking = [name for name in SCHEMA.names if name not in here]
     if lacking:
         raise TolcalError(
             f"{path}: no column {lacking[0]!r} ({len(lacking)} of {len(SCHEMA)} lacking): not a "
             "tolcal history of this version; import foreign results with `tolcal history import`"
         )
+
+
+def conform(
+    table: pa.Table, path: Path | str, only: Sequence[str] = tuple(SCHEMA.names)
+) -> pa.Table:
+    """``table`` with exactly our columns (or ``only`` some of them).
+
+    TolcalError if it lacks one, has another type, or holds what no honest record does.
+    """
+    if len(only) == len(SCHEMA):
+        must_have_all(table.column_names, path)
     try:
-        table = table.select(SCHEMA.names).cast(SCHEMA)
+        table = table.select(list(only)).cast(pa.schema([SCHEMA.field(name) for name in only]))
     except (pa.ArrowException, ValueError) as error:
         reason = " ".join(str(error).split())[:160]
         raise TolcalError(f"{path}: a column has another type than ours: {reason}") from None
@@ -243,10 +259,12 @@ def _stats(row: dict[str, Any]) -> ErrorStats | None:
 
 
 def unsound(table: pa.Table) -> list[str]:
-    """What no honest record holds; empty if all are sound. One pass a column."""
+    """What no honest record holds; empty if all are sound. One pass a column that is there."""
     problems = []
+    here = set(table.column_names)
+    table = table.unify_dictionaries()
     for name in ("run_id", "kernel", "op", "dtype", "dims", "case_id", "status", "role", "origin"):
-        if table[name].null_count:
+        if name in here and table[name].null_count:
             problems.append(f"a record without {name}")
     allowed: dict[str, list[str]] = {
         "dtype": list(DTYPES),
@@ -256,10 +274,10 @@ def unsound(table: pa.Table) -> list[str]:
         "case_set": ["gate", "explore"],
     }
     for name, values in allowed.items():
-        found = set(pc.unique(pc.cast(table[name], pa.string())).to_pylist())
+        found = set(pc.unique(table[name]).to_pylist())
         problems += [f"a record with {name} {v!r}" for v in found - set(values) if v is not None]
     ok = pc.equal(pc.cast(table["status"], pa.string()), "ok")
-    if pc.any(pc.and_(ok, pc.is_null(table["count"]))).as_py():
+    if "count" in here and pc.any(pc.and_(ok, pc.is_null(table["count"]))).as_py():
         problems.append("a record with status ok and no statistics")
     for names in (TUPLES["envelope"], TUPLES["envelope_abs"]):
         for first, second in itertools.pairwise(names):
@@ -268,6 +286,8 @@ def unsound(table: pa.Table) -> list[str]:
         if pc.any(pc.less(table[names[-1]], 0.0)).as_py():
             problems.append(f"a record with {names[-1]} < 0")
     for name in ("max_abs", "residual_max", "scaled_max", "scaled_max_abs", *TUPLES["envelope"]):
+        if name not in here:
+            continue
         if pc.any(pc.is_nan(table[name])).as_py() and name != "max_abs":
             problems.append(f"a record with {name} = nan")
         if pc.any(pc.less(table[name], 0.0)).as_py():

@@ -83,13 +83,17 @@ def _read_shard(path: Path) -> pa.Table:
 def content(path: Path) -> bytes:
     """A shard's bytes. TolcalError if they are not those that it is named by."""
     data = path.read_bytes()
-    content = hashlib.sha256(data).hexdigest()[:16]
+    must_be_named(path, hashlib.sha256(data).hexdigest()[:16])
+    return data
+
+
+def must_be_named(path: Path, content: str) -> None:
+    """TolcalError if a shard's content does not hash to its name."""
     if content != path.stem:
         raise TolcalError(
             f"{path}: damaged: its content hashes to {content}, not to its name; restore it from "
             "a backup or artifact (nothing was changed)"
         )
-    return data
 
 
 def add(folder: Path, records: Iterable[Record] | pa.Table) -> Path | None:
@@ -110,14 +114,28 @@ def place(folder: Path, data: bytes, told: str) -> Path:
     """Adds a file of these bytes, named by them, and ``told`` in its line of MANIFEST."""
     folder.mkdir(parents=True, exist_ok=True)
     shard = folder / f"{hashlib.sha256(data).hexdigest()[:16]}.parquet"
-    temporary = folder / f".{os.getpid()}-{secrets.token_hex(4)}.tmp"
-    try:
+    with _temporary(folder) as temporary:
         temporary.write_bytes(data)
         with _locked(folder):
             _place(temporary, shard, told)
-    finally:
-        temporary.unlink(missing_ok=True)
     return shard
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Writes a file in one step: who reads it reads the old bytes or the new ones."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _temporary(path.parent) as temporary:
+        temporary.write_bytes(data)
+        temporary.replace(path)
+
+
+@contextlib.contextmanager
+def _temporary(folder: Path) -> Iterator[Path]:
+    path = folder / f".{os.getpid()}-{secrets.token_hex(4)}.tmp"
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def compact(folder: Path, names: Collection[str] | None = None) -> Path | None:
@@ -146,13 +164,10 @@ def compact(folder: Path, names: Collection[str] | None = None) -> Path | None:
 @contextlib.contextmanager
 def _written(folder: Path, table: pa.Table) -> Iterator[tuple[Path, Path]]:
     """A file of the records under a temporary name, and the name that its content gives it."""
-    temporary = folder / f".{os.getpid()}-{secrets.token_hex(4)}.tmp"
-    try:
+    with _temporary(folder) as temporary:
         parquet.write(temporary, table)
         name = hashlib.sha256(temporary.read_bytes()).hexdigest()[:16]
         yield temporary, folder / f"{name}.parquet"
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _place(temporary: Path, shard: Path, told: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,7 +15,9 @@ Codes = npt.NDArray[np.int64]
 _MOST = 2**16
 
 
-def codes_of(table: pa.Table, names: Sequence[str], more: Sequence[Codes] = ()) -> tuple[Codes, int]:
+def codes_of(
+    table: pa.Table, names: Sequence[str], more: Sequence[Codes] = ()
+) -> tuple[Codes, int]:
     """A number below ``count`` for each row, equal just where all columns are; and ``count``.
 
     Args:
@@ -94,8 +97,6 @@ def row_hashes(table: pa.Table, texts: Sequence[str], number: str) -> npt.NDArra
 
 
 def _hash(value: str | None) -> int:
-    import hashlib
-
     data = b"\xff" if value is None else value.encode()
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
 

@@ -17,7 +17,8 @@ Merging is a union by ``KEY``: associative, commutative and idempotent.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -36,8 +37,11 @@ ALL = 2**32 - 1
 #: Points of the typical scales (each for an equal share of them), largest ``max_abs`` kept
 #: exactly, and points of the rest of them.
 TYPICAL, TOP, REST = 8, 6, 10
+#: Points of the records' median scales: a median of medians will do to show a cell by.
+MIDDLE = 1
 
-_TEXT = pa.dictionary(pa.int32(), pa.string())
+#: The type of texts, which repeat.
+TEXT = pa.dictionary(pa.int32(), pa.string())
 ENVIRONMENT = (
     "device", "device_class", "vendor", "driver", "runtime", "torch", "triton", "switches",
     "environment",
@@ -53,6 +57,8 @@ IDENTITY = (
 KEY = (*IDENTITY, "part", "kind", "shape", "passed", "pick")
 TYPICALS = tuple(f"typical_{i}" for i in range(TYPICAL))
 TYPICALS_ABS = tuple(f"typical_abs_{i}" for i in range(TYPICAL))
+MIDDLES = tuple(f"middle_{i}" for i in range(MIDDLE))
+MIDDLES_ABS = tuple(f"middle_abs_{i}" for i in range(MIDDLE))
 TOPS = tuple(f"top_{i}" for i in range(TOP))
 RESTS = tuple(f"rest_{i}" for i in range(REST))
 #: Upper bounds on what records say: never rounded down.
@@ -60,16 +66,16 @@ BOUNDS = (
     *TUPLES["envelope"], *TUPLES["envelope_abs"], "scaled_max", "scaled_max_abs", "bias",
 )  # fmt: skip
 #: Numbers that stand for typical records.
-POINTS = (*TYPICALS, *TYPICALS_ABS, "scale_q50", "scale_abs_q50", *TOPS, *RESTS)
+POINTS = (*TYPICALS, *TYPICALS_ABS, *MIDDLES, *MIDDLES_ABS, *TOPS, *RESTS)
 
 SCHEMA = pa.schema(
     [
-        *((name, pa.float32() if name == "roundoff" else _TEXT) for name in IDENTITY),
-        ("part", _TEXT),
+        *((name, pa.float32() if name == "roundoff" else TEXT) for name in IDENTITY),
+        ("part", TEXT),
         #: parts of the same run, by commas, whose records this one holds as well
-        ("replaces", _TEXT),
-        ("kind", _TEXT),
-        ("shape", _TEXT),
+        ("replaces", TEXT),
+        ("kind", TEXT),
+        ("shape", TEXT),
         ("passed", pa.bool_()),
         ("pick", pa.uint32()),
         ("cutoff", pa.uint32()),
@@ -139,7 +145,8 @@ def _sampled(table: pa.Table, sample: int) -> pa.Table:
     least[over] = picks[starts[over] + sample - 1] if sample else -1
     keep = ~row | (pick <= least[codes])
     new = np.where(buggy, np.maximum(least[codes], 0), ALL).astype(np.uint32)
-    table = table.set_column(SCHEMA.get_field_index("cutoff"), SCHEMA.field("cutoff"), pa.array(new))
+    at = SCHEMA.get_field_index("cutoff")
+    table = table.set_column(at, SCHEMA.field(at), pa.array(new))
     return table if keep.all() else table.filter(pa.array(keep))
 
 
@@ -149,10 +156,34 @@ def sorted_by_key(table: pa.Table) -> pa.Table:
     names = (*first, *(name for name in KEY if name not in first))
     ranks = [_ranks(table, name) for name in reversed(names)]
     order = np.lexsort([r for r in ranks if r is not None] or [np.zeros(table.num_rows)])
-    return table.take(pa.array(order)).unify_dictionaries()
+    return canonical(table.take(pa.array(order)).combine_chunks())
 
 
-def _ranks(table: pa.Table, name: str) -> npt.NDArray[np.int64] | None:
+def canonical(table: pa.Table) -> pa.Table:
+    """The same with equal columns where texts are equal, whatever their dictionaries were."""
+    for at, field in enumerate(SCHEMA):
+        if field.type == TEXT:
+            table = table.set_column(at, field, _canonical(table[field.name].combine_chunks()))
+    return table
+
+
+def _canonical(column: pa.DictionaryArray) -> pa.DictionaryArray:
+    """The same texts by a dictionary of just them, in order: equal texts, equal columns."""
+    indices = column.indices.to_numpy(zero_copy_only=False)
+    valid = column.is_valid().to_numpy(zero_copy_only=False)
+    codes = np.where(valid, indices, 0).astype(np.int64)
+    values = column.dictionary.to_pylist()
+    used = np.zeros(max(len(values), 1), bool)
+    used[codes[valid]] = True
+    names = sorted({values[i] for i in np.flatnonzero(used)})
+    place = {name: i for i, name in enumerate(names)}
+    places = np.array([place.get(v, 0) for v in values] or [0], np.int32)
+    return pa.DictionaryArray.from_arrays(
+        pa.array(places[codes], mask=None if valid.all() else ~valid), pa.array(names, pa.string())
+    )
+
+
+def _ranks(table: pa.Table, name: str) -> Any:
     """Places of a column's values in their order; None if they are all the same."""
     column = table[name].combine_chunks()
     if pa.types.is_dictionary(column.type):
@@ -206,7 +237,7 @@ def _cut(
     return np.where(np.isfinite(values) & np.isfinite(short) & (values >= 0), short, values)
 
 
-def equals(table: pa.Table, name: str, value: str) -> npt.NDArray[np.bool_]:
+def equals(table: pa.Table, name: str, value: str) -> Any:
     """Where a text column has that value."""
     column = table[name].combine_chunks()
     if not table.num_rows:
@@ -216,12 +247,12 @@ def equals(table: pa.Table, name: str, value: str) -> npt.NDArray[np.bool_]:
     return found & column.is_valid().to_numpy(zero_copy_only=False)
 
 
-def is_kind(table: pa.Table, kind: str) -> npt.NDArray[np.bool_]:
+def is_kind(table: pa.Table, kind: str) -> Any:
     """Lines, or sampled rows."""
     return equals(table, "kind", kind)
 
 
-def _numbers(table: pa.Table, name: str) -> npt.NDArray[np.int64]:
+def _numbers(table: pa.Table, name: str) -> Any:
     column = table[name].combine_chunks().fill_null(0)
     return column.to_numpy(zero_copy_only=False).astype(np.int64)
 
@@ -231,6 +262,13 @@ def runs_of(table: pa.Table) -> dict[str, int]:
     table = table.filter(pa.array(is_kind(table, "line")))
     sums = table.group_by("run_id").aggregate([("rows", "sum")])
     return dict(zip(sums["run_id"].to_pylist(), sums["rows_sum"].to_pylist(), strict=True))
+
+
+def of_runs(table: pa.Table, runs: Collection[str]) -> pa.Table:
+    """The rows of a table of lines, or of records, that are of these runs."""
+    column = table["run_id"].combine_chunks()
+    hit = np.array([v in runs for v in column.dictionary.to_pylist()] or [False])
+    return table.filter(pa.array(hit[column.indices.to_numpy(zero_copy_only=False)]))
 
 
 def concat(tables: Sequence[pa.Table]) -> pa.Table:

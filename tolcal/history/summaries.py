@@ -7,6 +7,7 @@ without reading it. ``-`` stands for none.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,6 @@ from tolcal.model import DTYPES, STATUSES, TolcalError
 _NOTE = b"tolcal_summary"
 #: Lines that a file may say it has: Parquet packs equal rows into almost nothing.
 MAX_LINES = 20_000_000
-#: Beyond what is needed for the sample by this factor, chance leaves it too small never.
-_SLACK = 1.5
 
 
 class Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -49,7 +48,7 @@ class Known(msgspec.Struct, frozen=True):
 def is_summary(path: Path) -> bool:
     """Whether a file or folder holds a summary, by its first file's header alone."""
     if path.is_dir():
-        names = folder.listed(path)
+        names = list(folder.listed(path))
         path = path / f"{names[-1]}.parquet" if names else next(iter(path.glob("*.parquet")), path)
     if path.suffix != ".parquet" or not path.is_file():
         return False
@@ -107,7 +106,10 @@ def conform(table: pa.Table, name: Path | str) -> pa.Table:
         column = min(odd) if odd else "in another order"
         raise TolcalError(f"{name}: not the columns of a summary ({column}); summarise again")
     try:
-        table = table.cast(lines.SCHEMA).unify_dictionaries().combine_chunks()
+        # By way of plain texts: a dictionary may hold one twice, or null.
+        plain = [pa.string() if f.type == lines.TEXT else f.type for f in lines.SCHEMA]
+        table = table.cast(pa.schema(zip(lines.SCHEMA.names, plain, strict=True)))
+        table = lines.canonical(table.cast(lines.SCHEMA).combine_chunks())
     except (pa.ArrowException, ValueError) as error:
         reason = " ".join(str(error).split())[:160]
         raise TolcalError(f"{name}: a column has another type than ours: {reason}") from None
@@ -142,6 +144,11 @@ def unsound(table: pa.Table) -> list[str]:
     def column(name: str) -> Any:
         return table[name].combine_chunks().to_numpy(zero_copy_only=False)
 
+    for text in table["switches"].chunk(0).dictionary.to_pylist():
+        try:
+            msgspec.json.decode(text, type=tuple[str, ...])
+        except (msgspec.DecodeError, RecursionError):
+            problems.append(f"a line with switches {text!r}")
     rows, row = column("rows").astype(np.int64), lines.is_kind(table, "row")
     checks = {
         "rows below 1": rows < 1,
@@ -235,12 +242,60 @@ def add(path: Path, table: pa.Table, shards: Collection[str], seen: Mapping[str,
     """Adds lines to a summary folder as a new file."""
     data = encoded(table, shards, seen)
     runs = ",".join(f"{run}:{rows}" for run, rows in sorted(lines.runs_of(table).items()))
-    return folder.place(path, data, f"{table.num_rows} {runs or '-'} {','.join(sorted(shards)) or '-'}")
+    told = f"{table.num_rows} {runs or '-'} {','.join(sorted(shards)) or '-'}"
+    return folder.place(path, data, told)
+
+
+def update(
+    out: Path, made: pa.Table, shards: frozenset[str], before: Known, sample: int, bits: int = 24
+) -> Path | None:
+    """Puts new lines into a summary: a folder gets one more file, a file is written anew.
+
+    Args:
+        out: a folder, or a .parquet file; made if it is not there.
+        made: lines of runs that ``before`` lacks or has fewer records of.
+        shards: history shards that they are of.
+        before: what ``known`` said of ``out``.
+        sample: records to keep of each buggy kernel and dtype.
+        bits: of each significand; see ``lines.cut``.
+
+    Returns the file; None if there was nothing to add.
+    """
+    if not made.num_rows and not shards - before.shards:
+        return None
+    made = _replacing(made, out, before)
+    seen = total(before.seen, made)
+    made = lines.merge(made, sample=sample)
+    made = made if bits == 24 else lines.cut(made, bits)
+    if out.suffix != ".parquet":
+        return add(out, made, shards, seen)
+    merged = lines.merge(read(out), made, sample=sample) if out.exists() else made
+    folder.replace(out, encoded(merged, before.shards | shards, seen))
+    return out
+
+
+def _replacing(made: pa.Table, out: Path, before: Known) -> pa.Table:
+    """``made`` that says which parts of its runs, known before, it holds as well."""
+    runs = pc.cast(made["run_id"], pa.string())
+    grown = set(pc.unique(runs).to_pylist()) & before.runs.keys()
+    if not grown:
+        return made
+    parts: dict[str, set[str]] = {}
+    for run, part in zip(*(read(out)[n].to_pylist() for n in ("run_id", "part")), strict=True):
+        if run in grown:
+            parts.setdefault(run, set()).add(part)
+    told = [
+        ",".join(sorted(parts.get(run, set()) - {part}))
+        for run, part in zip(runs.to_pylist(), made["part"].to_pylist(), strict=True)
+    ]
+    at = lines.SCHEMA.get_field_index("replaces")
+    return made.set_column(at, lines.SCHEMA.field(at), pa.array(told, pa.string()).cast(lines.TEXT))
 
 
 def total(seen: Mapping[str, int], table: pa.Table) -> dict[str, int]:
     """Records of each buggy kernel and dtype, with those of ``table``."""
     buggy = lines.is_kind(table, "line") & lines.equals(table, "role", "buggy")
+    buggy &= lines.equals(table, "status", "ok")
     sums = table.filter(pa.array(buggy)).group_by(["kernel", "dtype"]).aggregate([("rows", "sum")])
     found = dict(seen)
     for kernel, dtype, rows in zip(*(c.to_pylist() for c in sums.columns), strict=True):
@@ -250,9 +305,14 @@ def total(seen: Mapping[str, int], table: pa.Table) -> dict[str, int]:
 
 
 def cutoffs(seen: Mapping[str, int], sample: int) -> dict[tuple[str, str], int]:
-    """(kernel, dtype) -> pick up to which records can be of a sample, so many having been seen."""
+    """(kernel, dtype) -> pick up to which records can be of a sample, so many having been seen.
+
+    Of so many records the sample's last one lies beyond that once in 10^12 times, and the sample
+    is the smaller for it, no less even.
+    """
+    enough = sample + 8 * math.sqrt(sample) + 20
     return {
-        (kernel, dtype): min(lines.ALL, int(_SLACK * sample / rows * 2**32))
+        (kernel, dtype): min(lines.ALL, int(enough / rows * 2**32))
         for name, rows in seen.items()
         if rows
         for kernel, _, dtype in [name.partition(" ")]

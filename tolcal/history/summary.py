@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tolcal.history import lines
 from tolcal.history.columns import TUPLES
@@ -33,10 +32,8 @@ Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 
 
-def of_table(
-    table: pa.Table, *, cutoffs: Mapping[tuple[str, str], int] | None = None
-) -> pa.Table:
-    """Lines of records, each of which counts once.
+def of_table(table: pa.Table, *, cutoffs: Mapping[tuple[str, str], int] | None = None) -> pa.Table:
+    """Lines of records, each of which counts once; not in order, which ``lines.merge`` makes.
 
     All records of a run that there are should be in one table: those of a second one become a
     part of their own.
@@ -47,8 +44,9 @@ def of_table(
     """
     table = table.select(list(NEEDED)).unify_dictionaries().combine_chunks()
     hashes = row_hashes(table, _CASE, "seed")
-    first = first_of_each(np.unique(hashes, return_inverse=True)[1])
-    if len(first) < table.num_rows:
+    ordered = np.sort(hashes)
+    if (ordered[1:] == ordered[:-1]).any():
+        first = first_of_each(np.unique(hashes, return_inverse=True)[1])
         table, hashes = table.take(pa.array(first)).combine_chunks(), hashes[first]
     if not table.num_rows:
         return lines.empty()
@@ -78,7 +76,8 @@ class _Reduction:
     def _of(self, name: str, kind: Any = np.float32) -> Any:
         column = self.table[name].combine_chunks()
         missing: Any = np.nan if kind == np.float32 else 0
-        return column.fill_null(missing).to_numpy(zero_copy_only=False).astype(kind, copy=False)
+        column = column.fill_null(missing) if column.null_count else column
+        return column.to_numpy(zero_copy_only=False).astype(kind, copy=False)
 
     def _max(self, values: Any) -> Any:
         return np.maximum.reduceat(values[self.order], self.starts)
@@ -118,13 +117,15 @@ class _Reduction:
             found[name] = _where(ran, self._max(self._of(name)))
         for name in (*_ENVELOPE_ABS, "scaled_max_abs"):
             found[name] = _where(control, self._max(self._of(name)))
-        found |= self._typical("scale", lines.TYPICALS, "typical_count", control & finite)
-        found |= self._typical("scale_abs", lines.TYPICALS_ABS, "typical_abs_count",
-                               control & finite)  # fmt: skip
+        fits = control & finite
+        found |= self._typical("scale", lines.TYPICALS, "typical_count", fits)
+        found |= self._typical("scale_abs", lines.TYPICALS_ABS, "typical_abs_count", fits)
+        found |= self._middle("scale", lines.MIDDLES, fits)
+        found |= self._middle("scale_abs", lines.MIDDLES_ABS, fits)
         found |= self._largest(control)
         whole = _assembled(self.table, self.heads, found)
         sample = self._sample(part, limit, counts, bias)
-        return lines.sorted_by_key(lines.concat([whole, sample]))
+        return lines.concat([whole, sample])
 
     def _parts(self) -> Any:
         """By row: the digest of its run's records, as numbers."""
@@ -165,12 +166,15 @@ class _Reduction:
             points[some] = np.take_along_axis(ordered, np.minimum(at, width - 1), 1)
             points[some[above == 0]] = np.nan
             numbers[some] = above
-        middle = np.full(self.count, np.nan, np.float32)
-        for some, ordered in self._grouped(quantiles[:, 1:2], groups):
+        return dict(zip(names, points.T, strict=True)) | {counted: numbers}
+
+    def _middle(self, scale: str, names: tuple[str, ...], groups: Any) -> dict[str, Any]:
+        """Mid-ranks of the records' median scales."""
+        points = np.full((self.count, len(names)), np.nan, np.float32)
+        for some, ordered in self._grouped(self._of(f"{scale}_q50")[:, None], groups):
             size = ordered.shape[1]
-            middle[some] = (ordered[:, (size - 1) // 2] + ordered[:, size // 2]) / np.float32(2)
-        columns = dict(zip(names, points.T, strict=True))
-        return columns | {counted: numbers, f"{scale}_q50": middle}
+            points[some] = ordered[:, mid_ranks(np.array([size]), len(names))[0]]
+        return dict(zip(names, points.T, strict=True))
 
     def _largest(self, groups: Any) -> dict[str, Any]:
         """The largest ``max_abs``, greatest first, and mid-ranks of the rest."""
@@ -256,15 +260,8 @@ def _assembled(table: pa.Table, places: Any, found: Mapping[str, Any]) -> pa.Tab
     return pa.table(columns, schema=lines.SCHEMA)
 
 
-def _hex(numbers: npt.NDArray[np.uint64]) -> pa.DictionaryArray:
+def _hex(numbers: Any) -> pa.DictionaryArray:
     values, places = np.unique(numbers, return_inverse=True)
     names = [f"{int(v):016x}" for v in values]
-    return pa.DictionaryArray.from_arrays(pa.array(places, pa.int32()), pa.array(names, pa.string()))
-
-
-def sampled_of(table: pa.Table) -> dict[tuple[str, str], int]:
-    """Sampled records of each buggy kernel and dtype."""
-    rows = table.filter(pa.array(lines.is_kind(table, "row"))).select(["kernel", "dtype"])
-    counts = rows.group_by(["kernel", "dtype"]).aggregate([([], "count_all")])
-    keys = zip(counts["kernel"].to_pylist(), counts["dtype"].to_pylist(), strict=True)
-    return dict(zip(keys, pc.cast(counts["count_all"], pa.int64()).to_pylist(), strict=True))
+    indices = pa.array(places, pa.int32())
+    return pa.DictionaryArray.from_arrays(indices, pa.array(names, pa.string()))

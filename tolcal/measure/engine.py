@@ -71,7 +71,7 @@ class RayPools:
         ray = _ray()
         if not ray.is_initialized():
             self.owned = True
-            _connect(ray)
+            connect(ray)
         resources = ray.cluster_resources()
         device, gpus = self.request.device, int(resources.get("GPU", 0))
         if device.startswith("cuda:"):
@@ -168,7 +168,11 @@ def _ray() -> Any:
     return ray
 
 
-def _connect(ray: Any) -> None:
+def connect(ray: Any) -> None:
+    """To the cluster that RAY_ADDRESS names, or to one of this machine that it starts.
+
+    TolcalError where nobody listens.
+    """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     address = os.environ.get("RAY_ADDRESS", "")
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
