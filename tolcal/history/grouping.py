@@ -90,14 +90,16 @@ def row_hashes(table: pa.Table, texts: Sequence[str], number: str) -> npt.NDArra
     found = _mix(mixed.astype(np.int64).view(np.uint64))
     for name in texts:
         column = table[name].combine_chunks()
-        own = np.array([_hash(v) for v in column.dictionary.to_pylist()] + [_hash(None)], np.uint64)
-        indices = column.indices.fill_null(len(own) - 1).to_numpy(zero_copy_only=False)
-        found = _mix(found ^ own[indices])
-    return found
+        values = [*column.dictionary.to_pylist(), None]
+        own = np.array([_hash(name, value) for value in values], np.uint64)
+        indices = column.indices
+        indices = indices.fill_null(len(own) - 1) if indices.null_count else indices
+        found += own[indices.to_numpy(zero_copy_only=False)]
+    return _mix(found)
 
 
-def _hash(value: str | None) -> int:
-    data = b"\xff" if value is None else value.encode()
+def _hash(name: str, value: str | None) -> int:
+    data = f"{name}={value}".encode() if value is not None else name.encode()
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
 
 

@@ -91,11 +91,7 @@ class _Reduction:
         control = self.control[self.heads] & ran
         finite = (self.shape[self.heads] == 0) & ran
         part = self._parts()
-        named = ["kernel", "dtype"]
-        pairs = self.table.select(named).take(pa.array(self.heads)).to_pydict()
-        limit = np.array(
-            [cutoffs.get(pair, lines.ALL) for pair in zip(*pairs.values(), strict=True)], np.int64
-        )
+        limit = self._limits(cutoffs)
         limit[self.control[self.heads]] = lines.ALL
         bias, counts = self._bias()
         same = self.table["same_as_control"].combine_chunks().fill_null(True)
@@ -126,6 +122,15 @@ class _Reduction:
         whole = _assembled(self.table, self.heads, found)
         sample = self._sample(part, limit, counts, bias)
         return lines.concat([whole, sample])
+
+    def _limits(self, cutoffs: Mapping[tuple[str, str], int]) -> Ints:
+        """By line: the highest pick of the records to sample."""
+        heads = self.table.select(["kernel", "dtype"]).take(pa.array(self.heads))
+        codes, _ = codes_of(heads.combine_chunks(), ("kernel", "dtype"))
+        first = np.unique(codes, return_index=True)[1]
+        pairs = heads.take(pa.array(first)).to_pydict()
+        known = [cutoffs.get(pair, lines.ALL) for pair in zip(*pairs.values(), strict=True)]
+        return np.array(known, np.int64)[codes]
 
     def _parts(self) -> Any:
         """By row: the digest of its run's records, as numbers."""
