@@ -61,10 +61,10 @@ def summarise(folder: Path) -> float:
 def calibrate(folder: Path) -> float:
     """The whole of `tolcal calibrate --history` on the records themselves."""
     from tolcal import calibrate as stage
-    from tolcal.history import loading
+    from tolcal.history import frames, loading
 
     start = time.perf_counter()
-    proposal = stage.calibrate(stage.frame_of(loading.load([folder])))
+    proposal = stage.calibrate(frames.frame_of(loading.load([folder])))
     assert proposal.cells
     return time.perf_counter() - start
 
@@ -72,11 +72,11 @@ def calibrate(folder: Path) -> float:
 def from_summary(folder: Path) -> float:
     """The same on the summary."""
     from tolcal import calibrate as stage
-    from tolcal.history import loading
+    from tolcal.history import frames, loading
 
     start = time.perf_counter()
     out = folder.with_name(folder.name + "-summary")
-    proposal = stage.calibrate(stage.frame_of(loading.load([out])))
+    proposal = stage.calibrate(frames.frame_of(loading.load([out])))
     assert proposal.cells
     return time.perf_counter() - start
 
@@ -117,7 +117,7 @@ def child(step: str, folder: Path) -> None:
     import pyarrow.dataset  # noqa: F401
 
     import tolcal.calibrate
-    import tolcal.history.loading  # noqa: F401
+    import tolcal.history.frames  # noqa: F401
 
     took = STEPS[step](folder)
     print(json.dumps([took, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10]))

@@ -29,7 +29,6 @@ from tolcal.calibrate.evaluate import (
 )
 from tolcal.calibrate.intervals import ByRun
 from tolcal.calibrate.rows import Control, Lack, controls_of, judged_rows
-from tolcal.calibrate.summarised import frame_of
 from tolcal.model import (
     BUDGET,
     MIN_ROWS,
@@ -52,7 +51,7 @@ from tolcal.model import (
     round_up,
 )
 
-__all__ = ["baseline", "calibrate", "frame_of", "judged_rows", "locked"]
+__all__ = ["baseline", "calibrate", "judged_rows", "locked"]
 
 #: Rows of a kernel and dtype that make its source a known one.
 KNOWN_ROWS = 100
@@ -79,7 +78,7 @@ def calibrate(
 
     Args:
         frame: records, as ``history.read`` gives them, or with lines of summaries among them, as
-            ``frame_of`` does.
+            ``history.frames`` does.
         rule: ``residual`` (the default rule) or ``paper`` (p95 x 1.5, for comparison only).
         by: one cell per op and dtype, or one per control and dtype.
         margin: both parts of the residual rule's bounds are multiplied by it; None: by one for
@@ -384,23 +383,27 @@ def _rounded(share: float | None) -> float | None:
 
 def _runs_of(frame: pd.DataFrame) -> list[RunSummary]:
     """Every run of the history, the oldest first."""
+    codes, names = pd.factorize(frame["run_id"])
+    weight = summarised.weights(frame)
+    rows = np.bincount(codes, weight, len(names)).astype(np.int64)
+    controls = np.bincount(codes, weight * (frame["role"] == "control"), len(names))
+    first = frame.iloc[np.unique(codes, return_index=True)[1]]
     summaries = []
-    for run, rows in frame.groupby("run_id", observed=True, sort=False):
-        first = rows.iloc[0]
+    for place, one in enumerate(first.to_dict("records")):
         environment = Environment(
-            **{name: str(first[name]) for name in _ENVIRONMENT},
-            switches=msgspec.json.decode(str(first["switches"]), type=tuple[str, ...]),
+            **{name: str(one[name]) for name in _ENVIRONMENT},
+            switches=msgspec.json.decode(str(one["switches"]), type=tuple[str, ...]),
         )
         summaries.append(
             RunSummary(
-                id=str(run),
-                started=str(first["started"]),
-                device=str(first["device"]),
-                device_uuid=str(first["device_uuid"]),
-                environment=str(first["environment"]),
-                origin=first["origin"],
-                rows=summarised.number(rows),
-                control_rows=summarised.number(rows[rows["role"] == "control"]),
+                id=str(one["run_id"]),
+                started=str(one["started"]),
+                device=str(one["device"]),
+                device_uuid=str(one["device_uuid"]),
+                environment=str(one["environment"]),
+                origin=one["origin"],
+                rows=int(rows[place]),
+                control_rows=int(controls[place]),
                 held_out_false_alarms=0,
                 described=environment.text,
             )

@@ -13,6 +13,7 @@ from tolcal import bounds
 from tolcal.calibrate import fit, summarised
 from tolcal.calibrate.intervals import ByRun
 from tolcal.calibrate.rows import Control, controls_of, judged_rows, select, texts
+from tolcal.history.frames import LINE
 from tolcal.model import (
     BuggyRecall,
     Cell,
@@ -91,7 +92,7 @@ def leave_one_out(
         if without is not None:
             mask = mask & np.isin(control.device, devices[control.kernel])
         masks[control.kernel] = mask
-    runs = sorted({str(run) for c in members for run in np.unique(c.runs[masks[c.kernel]])})
+    runs = sorted({run for c in members for run in c.names(masks[c.kernel])})
     if len(runs) < 2:
         return {}
     atols = _papers_without(members, runs)
@@ -152,28 +153,27 @@ def _judged_without(
 
     Few runs change a fit, so rows are judged together for all runs of the same tolerance.
     """
-    max_abs = control.max_abs[mask]
-    runs = control.runs[mask]
+    max_abs, weight = control.max_abs[mask], control.weight[mask]
     rows = select(control.judged, mask)
-    flagged, used = np.zeros(len(runs), bool), np.zeros(len(runs))
-    names, codes = np.unique(runs, return_inverse=True)
-    present = [str(run) for run in names]
-    numbers = {run: number for number, run in enumerate(present)}
-    groups: dict[tuple[float, float, float | None], list[str]] = {}
-    for run in present:
+    flagged, used = np.zeros(len(max_abs), bool), np.zeros(len(max_abs))
+    present = control.names(mask)
+    codes = np.unique(control.codes[mask], return_inverse=True)[1]
+    groups: dict[tuple[float, float, float | None], list[int]] = {}
+    for place, run in enumerate(present):
         if (t := tolerances[run]) is not None:
-            groups.setdefault((t.atol, t.scaled_tol, t.bias_tol), []).append(run)
-    for members in groups.values():
-        here = np.isin(codes, [numbers[run] for run in members])
-        tolerance = tolerances[members[0]]
+            groups.setdefault((t.atol, t.scaled_tol, t.bias_tol), []).append(place)
+    for places in groups.values():
+        here = np.isin(codes, places)
+        tolerance = tolerances[present[places[0]]]
         assert tolerance is not None
         some = select(rows, here)
         flagged[here] = bounds.exceeds(some, tolerance)
         used[here] = bounds.share(some, tolerance)
+    order = np.argsort(codes, kind="stable")
+    each = np.split(order, np.searchsorted(codes[order], np.arange(1, len(present))))
     return {
-        run: (max_abs[here], flagged[here], used[here], int(control.weight[mask][here].sum()))
-        for run in present
-        for here in (runs == run,)
+        run: (max_abs[here], flagged[here], used[here], int(weight[here].sum()))
+        for run, here in zip(present, each, strict=False)
     }
 
 
@@ -181,13 +181,11 @@ def _papers_without(members: list[Control], runs: list[str]) -> dict[str, float 
     """The published rule by run left out: the wider of the members', None where none has rows."""
     found: dict[str, float | None] = dict.fromkeys(runs)
     for control in members:
-        mask = control.passed & control.trusted
-        values, weights, theirs = control.published(mask)
-        for run in runs:
-            others = theirs != run
-            if others.any():
-                left = None if weights is None else weights[others]
-                found[run] = max(fit.paper(values[others], left), found[run] or 0.0)
+        values, weights, codes = control.published(control.passed & control.trusted)
+        left = fit.papers_without(values, weights, codes, [control.code_of(run) for run in runs])
+        for run, one in zip(runs, left, strict=True):
+            if one is not None:
+                found[run] = max(one, found[run] or 0.0)
     return found
 
 
@@ -225,7 +223,7 @@ def recalls_of(
         if rule != "paper":
             flags = None if tolerance is None else bounds.exceeds(judged, tolerance)
         if flags is not None:
-            there = summarised.kinds(rows) != summarised.LINE
+            there = summarised.kinds(rows) != LINE
             by_run.add(texts(rows["run_id"])[there], flags[there], detectable[there])
         # An imported row carries its own hand-picked verdict.
         over = rows["num_exceeding"].fillna(-1).to_numpy(np.int64)
@@ -314,7 +312,9 @@ def locked(frame: pd.DataFrame, proposal: Proposal, legacy: Mapping[Cell, float]
 
 
 def _count(alarms: Alarms, runs: Any, weight: Any, flagged: Any) -> None:
-    for run in np.unique(runs):
-        here = runs == run
-        counted = Alarm(int(weight[here].sum()), int(flagged[here].sum()))
+    names, codes = np.unique(runs, return_inverse=True)
+    rows = np.bincount(codes, weight, len(names))
+    wrong = np.bincount(codes, flagged, len(names))
+    for place, run in enumerate(names):
+        counted = Alarm(int(rows[place]), int(wrong[place]))
         alarms[str(run)] = alarms.get(str(run), Alarm()).with_(counted)

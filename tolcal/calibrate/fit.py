@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -181,11 +183,9 @@ def allclose(atol: float, c: float, roundoff: float, dtype: str) -> AllClose:
     return AllClose(atol=round_up(absolute), rtol=round_up(rtol))
 
 
-def largest_bias(rows: Rows, keep: bounds.Bools | None = None) -> float | None:
-    """The largest |bias| of the records (where ``keep`` holds) with enough elements."""
+def largest_bias(rows: Rows) -> float | None:
+    """The largest |bias| of the records with enough elements."""
     judged = rows.bias_count >= bounds.BIAS_MIN_COUNT
-    if keep is not None:
-        judged &= keep
     return float(np.abs(rows.bias[judged]).max()) if judged.any() else None
 
 
@@ -229,3 +229,38 @@ def paper(max_abs: Floats, weights: Floats | None = None) -> float:
     # Sums of equal shares may miss a whole number by their rounding.
     at = int(np.searchsorted(upto, rank + 0.5))
     return float(max_abs[order[min(at, len(order) - 1)]]) * PAPER_FACTOR
+
+
+def papers_without(
+    max_abs: Floats, weights: Floats | None, runs: np.ndarray[Any, Any], left_out: Sequence[int]
+) -> list[float | None]:
+    """``paper`` without the values of each of these runs in turn; None where none is left.
+
+    The rank moves by what a run has below it, so it is found for all runs at once by going up
+    until nothing more is to be made up for.
+    """
+    order = np.argsort(max_abs, kind="stable")
+    values, runs = max_abs[order], runs[order]
+    each = np.ones(len(order)) if weights is None else weights[order]
+    upto = np.cumsum(each)
+    # By run and then by place: what a run has up to a place is a difference of two sums.
+    by_run = np.argsort(runs, kind="stable")
+    size = len(order) + 1
+    keys = runs[by_run].astype(np.int64) * size + by_run
+    sums = np.concatenate([[0.0], np.cumsum(each[by_run])])
+    out = np.array(left_out, np.int64)
+    before = sums[np.searchsorted(keys, out * size)]
+    of_run = sums[np.searchsorted(keys, (out + 1) * size)] - before
+    left = (upto[-1] if size > 1 else 0.0) - of_run
+    rank = np.rint(PAPER_PERCENTILE / 100 * (left - 1))
+    gone = np.zeros(len(out))
+    while True:
+        place = np.minimum(np.searchsorted(upto, rank + 0.5 + gone), max(size - 2, 0))
+        more = sums[np.searchsorted(keys, out * size + place, side="right")] - before
+        if (more == gone).all():
+            break
+        gone = more
+    return [
+        float(values[at]) * PAPER_FACTOR if count > 0.5 else None
+        for at, count in zip(place, left, strict=True)
+    ]

@@ -17,6 +17,7 @@ from tolcal import bounds
 from tolcal.calibrate import summarised
 from tolcal.calibrate.evaluate import Alarms
 from tolcal.calibrate.rows import Control, judged_rows, texts
+from tolcal.history.frames import RECORD
 from tolcal.model import (
     SHARE_EDGES,
     SHARE_MAX,
@@ -105,7 +106,7 @@ def _kernel(
     keep: Plan,
 ) -> KernelPlot:
     # A line says nothing of how its records are spread: charts are of those that are there.
-    rows = rows[summarised.kinds(rows) == summarised.RECORD]
+    rows = rows[summarised.kinds(rows) == RECORD]
     used = ((), ()) if tolerance is None or rows.empty else _used(rows, tolerance, keep.shapes)
     return KernelPlot(
         kernel=name,

@@ -13,6 +13,7 @@ from tolcal import bounds
 from tolcal.calibrate import fit, summarised
 from tolcal.history import lines
 from tolcal.history.columns import TUPLES
+from tolcal.history.frames import LINE
 from tolcal.model import plural
 
 
@@ -42,6 +43,7 @@ class Control:
         self.op, self.kernel, self.dtype = op, kernel, dtype
         self.rows = rows
         self.weight = summarised.weights(rows)
+        self.has_lines = bool(summarised.kinds(rows).any())
         self.trusted = rows["origin"].to_numpy() != "pull_request"
         self.runs = texts(rows["run_id"])
         #: the same as numbers, which all controls of a history share
@@ -95,9 +97,14 @@ class Control:
         }
 
     def published(self, mask: bounds.Bools) -> tuple[Any, Any, Any]:
-        """max_abs where ``mask`` holds, the weights (None: 1 each) and the run of each."""
+        """max_abs where ``mask`` holds, the weights (None: 1 each) and the number of each's run."""
         values, weights, places = summarised.published(self.rows[mask])
-        return values, weights, self.runs[mask][places]
+        return values, weights, self.codes[mask][places]
+
+    def names(self, mask: bounds.Bools) -> list[str]:
+        """The runs that have rows where ``mask`` holds, in the order of their numbers."""
+        first = np.unique(self.codes[mask], return_index=True)[1]
+        return [str(run) for run in self.runs[mask][first]]
 
     def subset(self, mask: bounds.Bools) -> fit.Rows:
         """The rows where ``mask`` holds, as fitting takes them."""
@@ -164,7 +171,7 @@ def _fit_rows(rows: pd.DataFrame) -> fit.Rows:
         z_abs=column("scaled_max_abs"),
         scales=scales,
         scales_abs=scales_abs,
-        rms=np.where(summarised.kinds(rows) == summarised.LINE, 0.0, column("ref_rms")),
+        rms=np.where(summarised.kinds(rows) == LINE, 0.0, column("ref_rms")),
         bias=column("bias"),
         bias_count=column("bias_count"),
         roundoff=float(units[np.bincount(codes, summarised.weights(rows)).argmax()]),
@@ -176,7 +183,7 @@ def _fit_rows(rows: pd.DataFrame) -> fit.Rows:
 def _scales(rows: pd.DataFrame, own: str, points: tuple[str, ...], counted: str) -> tuple[Any, Any]:
     """Typical scales of each row, and the share of each (None: 1): of a line it's its points."""
     scales = rows[list(TUPLES[own])].to_numpy(np.float64)
-    line = summarised.kinds(rows) == summarised.LINE
+    line = summarised.kinds(rows) == LINE
     if not line.any():
         return scales, None
     values = np.nan_to_num(rows[list(points)].to_numpy(np.float64))

@@ -35,7 +35,7 @@ def calibrate(args: argparse.Namespace) -> int:
         read = (*settings.history, *apart, settings.tolerances)
         output.must_be_free(out, "proposal", "--json", read)
     ops = _ops_if_any(settings.corpus)
-    frame = stage.frame_of(summarizing.load(settings.history, args))
+    frame = summarizing.frame_of(settings.history, args)
     if not ((frame["role"] == "control") & (frame["status"] == "ok")).any():
         where = ", ".join(f"{p}{'' if p.exists() else ' (not there)'}" for p in settings.history)
         raise TolcalError(
@@ -57,7 +57,7 @@ def calibrate(args: argparse.Namespace) -> int:
             progress=progress,
         )
     if apart:
-        read_apart = stage.frame_of(summarizing.load(tuple(apart), args))
+        read_apart = summarizing.frame_of(tuple(apart), args)
         locked = stage.locked(read_apart, proposal, legacy)
         if not locked.held_out.rows and not locked.paper.rows:
             raise TolcalError(

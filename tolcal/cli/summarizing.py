@@ -12,7 +12,8 @@ from tolcal.cli import config
 from tolcal.model import TolcalError, plural
 
 if TYPE_CHECKING:
-    from tolcal.history.loading import Loaded
+    import pandas as pd
+
     from tolcal.history.reduce import Engine
 
 
@@ -24,30 +25,24 @@ def engine_of(name: str) -> Iterator[Engine]:
     if name == "local":
         yield reduce.local
         return
-    import ray
-
     from tolcal.history.cluster import Cluster
-    from tolcal.measure.engine import connect
+    from tolcal.measure.engine import cluster
 
-    owned = not ray.is_initialized()
-    if owned:
-        connect(ray)
-    try:
+    with cluster() as ray:
         yield Cluster(ray)
-    finally:
-        if owned:
-            ray.shutdown()
 
 
-def load(paths: tuple[Path, ...], args: argparse.Namespace) -> Loaded:
+def frame_of(paths: tuple[Path, ...], args: argparse.Namespace) -> pd.DataFrame:
     """Records and lines of ``--history``, as ``--engine`` and ``--sample`` say."""
-    from tolcal.history import loading
+    from tolcal.history import frames, loading
     from tolcal.report import terminal
 
     # With Ray whatever there is is summarised there: it was asked for.
     most = loading.MOST_RECORDS if args.engine == "local" else 0
     with engine_of(args.engine) as engine, terminal.progress("summarising", "parts") as progress:
-        return loading.load(paths, most=most, sample=args.sample, engine=engine, progress=progress)
+        return frames.frame_of(
+            loading.load(paths, most=most, sample=args.sample, engine=engine, progress=progress)
+        )
 
 
 def summarize(args: argparse.Namespace) -> int:

@@ -71,7 +71,7 @@ class RayPools:
         ray = _ray()
         if not ray.is_initialized():
             self.owned = True
-            connect(ray)
+            _connect(ray)
         resources = ray.cluster_resources()
         device, gpus = self.request.device, int(resources.get("GPU", 0))
         if device.startswith("cuda:"):
@@ -168,11 +168,21 @@ def _ray() -> Any:
     return ray
 
 
-def connect(ray: Any) -> None:
-    """To the cluster that RAY_ADDRESS names, or to one of this machine that it starts.
+@contextlib.contextmanager
+def cluster() -> Iterator[Any]:
+    """Ray, connected as for measuring; one that was started for it ends with it."""
+    ray = _ray()
+    owned = not ray.is_initialized()
+    try:
+        if owned:
+            _connect(ray)
+        yield ray
+    finally:
+        if owned:
+            ray.shutdown()
 
-    TolcalError where nobody listens.
-    """
+
+def _connect(ray: Any) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     address = os.environ.get("RAY_ADDRESS", "")
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
