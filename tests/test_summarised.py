@@ -157,7 +157,7 @@ def test_locked_runs_as_lines() -> None:
 def test_a_kernel_that_a_run_misses_is_missed_in_its_lines() -> None:
     """By a tolerance that lets most through, lines and records agree on which runs catch what."""
     records, apart = halves()
-    proposal = calibrate.calibrate(history.to_frame(records), margin=3e4, min_rows=100)
+    proposal = calibrate.calibrate(history.to_frame(records), margin=1e7, min_rows=100)
     frame = frame_of(columns.empty(), apart)
     theirs = calibrate.locked(history.to_frame(apart), proposal, {})
     ours = calibrate.locked(frame, proposal, {})
@@ -240,16 +240,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_summarize_calibrate_and_say_what_is_wrong(folder: Path) -> None:
     """From the command line: a folder is added to, a file of something else is left alone."""
+    count = len(set(table()["run_id"].to_pylist()))
     done = tolcal(folder, "history", "summarize", "--history", "h", "--out", "s")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"{len(table())} records of 18 runs summarised in s/")
+    assert done.stdout.startswith(f"{len(table())} records of {count} runs summarised in s/")
     again = tolcal(folder, "history", "summarize", "--history", "h", "--out", "s")
-    assert again.stdout == "s: has every run of the history (18 runs)\n"
+    assert again.stdout == f"s: has every run of the history ({count} runs)\n"
     fitted = tolcal(folder, "calibrate", "--history", "s", "--json", "p.json")
     assert fitted.returncode == 0, fitted.stderr
     assert "known by summaries" in fitted.stdout
     listed = tolcal(folder, "history", "ls", "--history", "s")
-    assert listed.stdout.splitlines()[-1] == f"18 runs, {len(table())} records"
+    assert listed.stdout.splitlines()[-1] == f"{count} runs, {len(table())} records"
     (folder / "x.parquet").write_bytes(b"mine")
     for out, says in {
         "x.parquet": "exists and is no summary", "h": "is the history itself",

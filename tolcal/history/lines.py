@@ -104,13 +104,17 @@ def merge(*summaries: pa.Table, sample: int = SAMPLE) -> pa.Table:
 
     Where a key comes with several precisions the finest is kept.
     """
-    table = pa.concat_tables([empty(), *summaries]).unify_dictionaries().combine_chunks()
+    table = concat(summaries)
     if not table.num_rows:
-        return table
-    table = table.take(pa.array(np.argsort(-_numbers(table, "bits"), kind="stable")))
-    codes, _ = codes_of(table, KEY)
-    table = _sampled(_current(table.take(pa.array(first_of_each(codes)))), sample)
-    return sorted_by_key(table)
+        return canonical(table)
+    table = _sampled(table, ALL)  # most of a sample that goes, goes before anything is compared
+    bits = _numbers(table, "bits")
+    if (bits != bits[0]).any():
+        table = table.take(pa.array(np.argsort(-bits, kind="stable"))).combine_chunks()
+    codes, count = codes_of(table, KEY)
+    if count < table.num_rows:
+        table = table.take(pa.array(first_of_each(codes))).combine_chunks()
+    return sorted_by_key(_sampled(_current(table).combine_chunks(), sample).combine_chunks())
 
 
 def _current(table: pa.Table) -> pa.Table:
