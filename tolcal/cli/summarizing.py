@@ -68,8 +68,10 @@ def summarize(args: argparse.Namespace) -> int:
     for path in paths:
         if path not in records:
             table = summaries.read(path)
-            new = lines.runs_of(table).keys() - before.runs.keys() - told.keys()
+            counts = lines.runs_of(table)
+            new = counts.keys() - before.runs.keys() - told.keys()
             made.append(lines.of_runs(table, new))
+            told |= {run: counts[run] for run in new}
     table = lines.concat(made)
     written = summaries.update(out, table, found.shards, before, args.sample, args.bits)
     runs = lines.runs_of(table)
