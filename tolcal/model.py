@@ -548,6 +548,24 @@ class Curve(msgspec.Struct, frozen=True):
 CellState = Literal["new", "tighten", "unchanged", "looser", "uncalibrated"]
 
 
+class Theory(msgspec.Struct, frozen=True):
+    """A cell's controls against a-priori bounds on a sum, in u of the scale (``scaled_max``).
+
+    The record shown is the one nearest to its own deterministic bound (``calibrate.theory``).
+    """
+
+    reduction: str  # the dim that is summed over
+    kernel: str
+    dims: str
+    terms: Count  # K, that dim's length
+    measured: Scale
+    bound: Scale  # deterministic, gamma_K
+    probable: Scale  # probabilistic, sqrt(K)
+    largest: Scale  # of all records, whatever their K
+    most: Scale  # 99.9 % of the records are at or below
+    case: str  # its case id
+
+
 class CellProposal(msgspec.Struct, frozen=True):
     """What calibration says of one cell (or, by kernel, of one control in one dtype)."""
 
@@ -576,6 +594,7 @@ class CellProposal(msgspec.Struct, frozen=True):
     #: more runs that an uncalibrated cell needs, at the rows a run so far; 0 in older files
     needs_runs: Count = 0
     plots: CellPlots | None = None
+    theory: Theory | None = None  # of ops that declare a reduction
 
 
 class Locked(msgspec.Struct, frozen=True):
@@ -586,6 +605,41 @@ class Locked(msgspec.Struct, frozen=True):
     buggy: tuple[BuggyRecall, ...]
     missed: tuple[str, ...]  # buggy kernels that some run did not catch
     detectable_interval: Interval | None = None  # of detectable recall, over runs
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """A rule and its knobs, those of the other rule None."""
+
+    rule: Literal["residual", "paper"]
+    margin: float | None = None
+    #: whether a 16-bit cell's envelope is at least its control's fp32 one
+    borrowing: bool | None = None
+    #: whether scale is |ref| + sigma, or |ref| alone; None without a scaled part
+    sigma: bool | None = None
+    scaled_tol: bool | None = None  # whether there is a scaled part beside atol
+    percentile: int | None = None
+    factor: float | None = None
+
+
+class SweepPoint(msgspec.Struct, frozen=True):
+    """What one setting comes to, over all cells, an op's, or one.
+
+    Controls are judged twice: held out, by fits without their run, and in sample, by the fit on
+    all. The locked runs, if any, are judged by that fit, too.
+    """
+
+    setting: Setting
+    op: str | None  # None: all
+    dtype: str | None
+    cells: Count  # that the setting has a tolerance for
+    held_out: HeldOutRows
+    in_sample: HeldOutRows
+    recall: Recall
+    #: log2 of what is allowed of a residual at the median element, in u*(|ref| + sigma) of it;
+    #: the median over cells, those that allow nothing left out
+    bits: float | None
+    locked: HeldOutRows | None = None
+    locked_recall: Recall | None = None
 
 
 class RunSummary(msgspec.Struct, frozen=True):
@@ -653,7 +707,7 @@ class Proposal(msgspec.Struct, frozen=True):
     @property
     def content_digest(self) -> str:
         """16 hex digits over all that an approval rests on: how, from what, and every cell."""
-        cells = [msgspec.structs.replace(cell, plots=None) for cell in self.cells]
+        cells = [msgspec.structs.replace(cell, plots=None, theory=None) for cell in self.cells]
         return digest("proposal", self.rule, self.by, self.margin, self.budget, self.history, cells)
 
     def sealed(self) -> Self:

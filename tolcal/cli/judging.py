@@ -55,6 +55,7 @@ def calibrate(args: argparse.Namespace) -> int:
             budget=settings.budget,
             approved=approved,
             legacy=legacy,
+            reductions=corpus.reductions(ops),
             progress=progress,
         )
     if apart:
