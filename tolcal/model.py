@@ -548,22 +548,26 @@ class Curve(msgspec.Struct, frozen=True):
 CellState = Literal["new", "tighten", "unchanged", "looser", "uncalibrated"]
 
 
-class Theory(msgspec.Struct, frozen=True):
-    """A cell's controls against a-priori bounds on a sum, in u of the scale (``scaled_max``).
+class SumError(msgspec.Struct, frozen=True):
+    """A control's record beside a-priori bounds on a sum, in u of the scale (``scaled_max``)."""
 
-    The record shown is the one nearest to its own deterministic bound (``calibrate.theory``).
-    """
-
-    reduction: str  # the dim that is summed over
     kernel: str
     dims: str
-    terms: Count  # K, that dim's length
+    case: str  # its case id
+    terms: Count  # K, the length of the dim that is summed over
     measured: Scale
     bound: Scale  # deterministic, gamma_K
     probable: Scale  # probabilistic, sqrt(K)
-    largest: Scale  # of all records, whatever their K
-    most: Scale  # 99.9 % of the records are at or below
-    case: str  # its case id
+
+
+class Theory(msgspec.Struct, frozen=True):
+    """A cell's controls beside what theory allows of a sum (``calibrate.theory``)."""
+
+    reduction: str  # the dim that is summed over
+    nearest: SumError  # the record nearest to the deterministic bound of its own K
+    longest: SumError  # of the longest sums, the record that errs most
+    largest: Scale  # that any record errs
+    most: Scale  # 99.9 % of the records err by no more
 
 
 class CellProposal(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from tolcal import bounds
-from tolcal.bounds import Bools, Floats
+from tolcal.bounds import Bools
 from tolcal.calibrate import fit, leaving
 from tolcal.calibrate.leaving import Pool
 from tolcal.calibrate.rows import Control, controls_of, judged_rows, texts
@@ -72,9 +72,7 @@ class Subject(msgspec.Struct, frozen=True):
         unit = self.roundoff * self.scale
         return [math.log2(allowed / unit)] if allowed > 0 and unit > 0 else []
 
-    def paper(
-        self, percentile: int
-    ) -> tuple[dict[str, float], float | None, dict[str, float]]:
+    def paper(self, percentile: int) -> tuple[dict[str, float], float | None, dict[str, float]]:
         """The published percentile: by run left out, on all, and by control."""
         without: dict[str, float] = {}
         own: dict[str, float] = {}

@@ -10,18 +10,16 @@ choice; the locked runs tell.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
-from tolcal.bounds import Bools
+from tolcal.bounds import Bools, exceeds
+from tolcal.calibrate import fit
 from tolcal.calibrate.subjects import Faults, Judged, Subject, subjects_of
 from tolcal.calibrate.variants import ALL, DEFAULT, VARIANTS, fits, held_out, tolerance
-from tolcal.bounds import exceeds
-from tolcal.calibrate import fit
 from tolcal.model import MIN_ROWS, HeldOutRows, Recall, Setting, SweepPoint
 
 MARGINS = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
@@ -49,9 +47,7 @@ class Tally:
             getattr(self, name).__iadd__(getattr(other, name))
         self.bits += other.bits
 
-    def point(
-        self, setting: Setting, op: str | None, dtype: str | None, apart: bool
-    ) -> SweepPoint:
+    def point(self, setting: Setting, op: str | None, dtype: str | None, apart: bool) -> SweepPoint:
         """As a value; ``apart``: whether there are locked runs."""
         return SweepPoint(
             setting=setting,
@@ -157,9 +153,7 @@ def _papers(subject: Subject, runs: int, apart: int) -> Iterator[tuple[Setting, 
             limit = final * factor
             tally.sample += _by_run(judged, None, judged.max_abs > limit, runs)
             tally.recall += _recall(theirs, theirs.max_abs > by_control * factor)
-            tally.locked += _by_run(
-                subject.locked, None, subject.locked.max_abs > limit, apart
-            )
+            tally.locked += _by_run(subject.locked, None, subject.locked.max_abs > limit, apart)
             tally.locked_recall += _recall(
                 subject.locked_faults, subject.locked_faults.max_abs > limit
             )
@@ -170,7 +164,9 @@ def _papers(subject: Subject, runs: int, apart: int) -> Iterator[tuple[Setting, 
 def _by_run(judged: Judged, counted: Bools | None, flagged: Bools, runs: int) -> Any:
     codes = judged.codes
     rows = codes if counted is None else codes[counted]
-    return np.stack([np.bincount(rows, minlength=runs), np.bincount(codes[flagged], minlength=runs)])
+    return np.stack(
+        [np.bincount(rows, minlength=runs), np.bincount(codes[flagged], minlength=runs)]
+    )
 
 
 def _recall(faults: Faults, flagged: Bools) -> Any:

@@ -27,13 +27,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
 import pandas as pd
 
 from tolcal.calibrate.rows import Control, texts
-from tolcal.model import CellProposal, Theory
+from tolcal.model import CellProposal, SumError, Theory
 
 #: Roundings beside the sum's: scale, subtract, exponential (two units in the last place are four
 #: u), divide, square root. For a plain sum it only makes the bound wider.
@@ -87,37 +88,42 @@ def terms_of(dims: str, reduction: str) -> int | None:
 def of_rows(rows: pd.DataFrame, reduction: str) -> Theory | None:
     """Control rows of one cell against both forms; None if none has z and that dim.
 
-    Every record is held against the bound of its own K; shown is the one nearest to it.
+    Rows where K u reaches 1, of which theory says nothing, play no part.
     """
     z = rows["scaled_max"].to_numpy(np.float64)
     roundoffs = rows["roundoff"].to_numpy(np.float64)
     dims = texts(rows["dims"])
-    lengths = {str(d): terms_of(str(d), reduction) for d in np.unique(dims.astype(str))}
-    terms = np.array([lengths[str(d)] or 0 for d in dims], np.int64)
-    keep = np.isfinite(z) & (terms > 0) & (roundoffs > 0)
+    lengths = {d: terms_of(d, reduction) or 0 for d in {str(one) for one in dims}}
+    terms = np.array([lengths[str(d)] for d in dims], np.int64)
     limits = np.full(len(z), np.inf)
-    for length, roundoff in {(int(t), float(r)) for t, r in zip(terms[keep], roundoffs[keep],
-                                                                strict=True)}:  # fmt: skip
-        limits[keep & (terms == length) & (roundoffs == roundoff)] = bound(length, roundoff)
-    keep &= np.isfinite(limits)  # where K u reaches 1 theory says nothing
-    if not keep.any():
+    for length, roundoff in set(zip(terms.tolist(), roundoffs.tolist(), strict=True)):
+        if length > 0 and roundoff > 0:
+            limits[(terms == length) & (roundoffs == roundoff)] = bound(length, roundoff)
+    kept = np.flatnonzero(np.isfinite(z) & np.isfinite(limits))
+    if not kept.size:
         return None
-    share = np.where(keep, z / limits, -1.0)
+    z, terms, limits = z[kept], terms[kept], limits[kept]
     # Among equals the longest sum says most.
-    nearest = int(np.lexsort((terms, share))[-1])
-    row = rows.iloc[nearest]
-    length, roundoff = int(terms[nearest]), float(roundoffs[nearest])
+    nearest, longest = np.lexsort((terms, z / limits))[-1], np.lexsort((z, terms))[-1]
     return Theory(
         reduction=reduction,
+        nearest=_sum_error(rows.iloc[kept[nearest]], int(terms[nearest])),
+        longest=_sum_error(rows.iloc[kept[longest]], int(terms[longest])),
+        largest=float(z.max()),
+        most=float(np.quantile(z, 0.999, method="higher")),
+    )
+
+
+def _sum_error(row: pd.Series[Any], terms: int) -> SumError:
+    roundoff = float(row["roundoff"])
+    return SumError(
         kernel=str(row["kernel"]),
         dims=str(row["dims"]),
-        terms=length,
-        measured=float(z[nearest]),
-        bound=float(limits[nearest]),
-        probable=probable(length, roundoff, int(row["count"])),
-        largest=float(z[keep].max()),
-        most=float(np.quantile(z[keep], 0.999, method="higher")),
         case=str(row["case_id"]),
+        terms=terms,
+        measured=float(row["scaled_max"]),
+        bound=bound(terms, roundoff),
+        probable=probable(terms, roundoff, int(row["count"])),
     )
 
 
@@ -135,9 +141,11 @@ def beside(
 def notes(cells: Iterable[CellProposal]) -> list[str]:
     """One for each cell with a control that errs by more than theory explains."""
     return [
-        f"{c.op}/{c.dtype}: {t.kernel} errs by {t.measured:.3g} u of the scale at {t.dims}, above "
-        f"the {t.bound:.3g} that a sum of {t.terms} terms ({t.reduction}) explains: the rest comes "
-        "of what else the op does, or is a fault"
+        f"{c.op}/{c.dtype}: {e.kernel} errs by {e.measured:.3g} u of the scale at {e.dims}, above "
+        f"the {e.bound:.3g} that a sum of {e.terms} terms ({c.theory.reduction}) explains: the "
+        "rest comes of what else the op does, or is a fault"
         for c in cells
-        if (t := c.theory) is not None and t.measured > t.bound
+        if c.theory is not None
+        for e in (c.theory.nearest,)
+        if e.measured > e.bound
     ]

@@ -56,9 +56,7 @@ class Fitted(msgspec.Struct, frozen=True):
 Fits = dict[str | None, list[Fitted]]
 
 
-def fits(
-    parts: Sequence[tuple[Pool, Pool | None]], runs: Iterable[str], variant: Variant
-) -> Fits:
+def fits(parts: Sequence[tuple[Pool, Pool | None]], runs: Iterable[str], variant: Variant) -> Fits:
     """The fits of a cell's pools, without each of the runs and with all."""
     found: Fits = {}
     for run in (ALL, *runs):
@@ -96,9 +94,7 @@ def _fitted(pool: Pool, wide: Pool | None, run: str | None, variant: Variant) ->
 
 def tolerance(fitted: Sequence[Fitted], margin: float) -> Tolerance:
     """The wider of the fits, each times the margin; its pair for plain tests is not filled in."""
-    biases = [
-        fit.bias_bound(np.array([] if f.bias is None else [f.bias]), margin) for f in fitted
-    ]
+    biases = [fit.bias_bound(np.array([] if f.bias is None else [f.bias]), margin) for f in fitted]
     return Tolerance(
         atol=max(round_up(margin * f.atol) for f in fitted),
         scaled_tol=max(round_up(margin * f.c) for f in fitted),
@@ -107,9 +103,7 @@ def tolerance(fitted: Sequence[Fitted], margin: float) -> Tolerance:
     )
 
 
-def held_out(
-    judged: bounds.Rows, runs: Any, without: Fits, margin: float
-) -> tuple[Bools, Bools]:
+def held_out(judged: bounds.Rows, runs: Any, without: Fits, margin: float) -> tuple[Bools, Bools]:
     """Which rows were judged, by a fit without their run, and which of them fail.
 
     Few runs change a fit, so rows are judged together for all runs of the same tolerance.
