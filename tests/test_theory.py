@@ -230,6 +230,4 @@ def test_it_is_no_part_of_what_is_approved() -> None:
     frame = frame_of({2: 11.0})
     with_, without = calibrated(frame, {"matmul": "K"}), calibrated(frame, {})
     assert with_.digest == without.digest == with_.content_digest
-    assert with_.cells[0] == msgspec.structs.replace(
-        without.cells[0], theory=with_.cells[0].theory
-    )
+    assert with_.cells[0] == msgspec.structs.replace(without.cells[0], theory=with_.cells[0].theory)
