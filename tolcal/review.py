@@ -68,8 +68,13 @@ def review(
     sound = [r for r in records if r.kernel not in kernels_broken]
     frame = history.merge(past, columns.from_records(sound))
     proposal = calibrate.calibrate(
-        frame, rule=rule, budget=budget, approved=approved, legacy=legacy,
-        reductions=reductions, progress=progress,
+        frame,
+        rule=rule,
+        budget=budget,
+        approved=approved,
+        legacy=legacy,
+        reductions=reductions,
+        progress=progress,
     )
     verdict = compare.compare(records, approved, proposal, baseline, legacy, kernels, changed)
     return Review(proposal, verdict, broken)

@@ -12,8 +12,7 @@ import pandas as pd
 
 from tolcal import bounds
 from tolcal.bounds import Bools
-from tolcal.calibrate import fit, leaving
-from tolcal.calibrate.leaving import Pool
+from tolcal.calibrate import fit, margins
 from tolcal.calibrate.rows import Control, controls_of, judged_rows, texts
 from tolcal.history.columns import TUPLES
 
@@ -56,7 +55,8 @@ class Subject(msgspec.Struct, frozen=True):
     op: str
     dtype: str
     members: list[Control]
-    parts: list[tuple[Pool, Pool | None]]  # of our rule; empty if it can't be fitted
+    ladders: list[margins.Ladder]  # of our rule; empty if it can't be fitted
+    calibrated: int  # controls that have enough rows, whatever the others lack
     fitted: Judged  # controls on devices that our fit rests on
     judged: Judged  # controls on all devices
     faults: Faults
@@ -93,9 +93,15 @@ class Subject(msgspec.Struct, frozen=True):
 
 
 def subjects_of(
-    frame: pd.DataFrame, apart: pd.DataFrame | None, by: Literal["op", "kernel"], min_rows: int
+    frame: pd.DataFrame,
+    apart: pd.DataFrame | None,
+    by: Literal["op", "kernel"],
+    least: tuple[int, int],
 ) -> tuple[list[Subject], int, int]:
-    """The cells of a history, its number of runs, and that of the locked runs."""
+    """The cells of a history, its number of runs, and that of the locked runs.
+
+    ``least``: trusted rows and runs that a control needs on one device class.
+    """
     good = _good(frame)
     controls = controls_of(good[good["role"] == "control"])
     buggy = good[(good["role"] == "buggy") & (good["origin"] != "pull_request")]
@@ -120,7 +126,7 @@ def subjects_of(
                 members, wide, buggy[(buggy["dtype"] == dtype) & buggy["corrupts"].isin(names)],
                 here[(here["role"] == "control") & here["kernel"].isin(ours)],
                 here[(here["role"] == "buggy") & here["corrupts"].isin(ours)],
-                runs, theirs, min_rows,
+                runs, theirs, least,
             )
         )  # fmt: skip
     return found, len(runs), len(theirs)
@@ -134,9 +140,9 @@ def _subject(
     locked_faults: pd.DataFrame,
     runs: dict[str, int],
     apart: dict[str, int],
-    min_rows: int,
+    least: tuple[int, int],
 ) -> Subject:
-    devices = {m.kernel: m.calibrated_devices(min_rows) for m in members}
+    devices = {m.kernel: m.enough(*least) for m in members}
     usable = [m for m in members if not np.isnan(m.arrays.z).all()]  # imported rows have none
     calibrated = bool(usable) and all(devices[m.kernel] for m in usable)
     fitted = {d for names in devices.values() for d in names}
@@ -154,7 +160,8 @@ def _subject(
         op=members[0].op,
         dtype=members[0].dtype,
         members=members,
-        parts=leaving.pools(usable, wide, devices) if calibrated else [],
+        ladders=[margins.Ladder(m, wide, devices[m.kernel]) for m in usable] if calibrated else [],
+        calibrated=sum(bool(names) for names in devices.values()),
         fitted=Judged(_rows(members, on), runs),
         judged=Judged(_rows(members, masks), runs),
         faults=Faults(faults[faults["device_class"].isin(fitted or everywhere)], runs),

@@ -17,10 +17,19 @@ import numpy as np
 import pandas as pd
 
 from tolcal.bounds import Bools, exceeds
-from tolcal.calibrate import fit
+from tolcal.calibrate import fit, margins
 from tolcal.calibrate.subjects import Faults, Judged, Subject, subjects_of
 from tolcal.calibrate.variants import ALL, DEFAULT, VARIANTS, fits, held_out, tolerance
-from tolcal.model import MIN_ROWS, HeldOutRows, Recall, Setting, SweepPoint
+from tolcal.model import (
+    BUDGET,
+    MIN_ROWS,
+    MIN_RUNS,
+    HeldOutRows,
+    Recall,
+    Setting,
+    SweepPoint,
+    Tolerance,
+)
 
 MARGINS = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 PERCENTILES = tuple(range(90, 100))
@@ -67,9 +76,11 @@ def sweep(
     frame: pd.DataFrame,
     *,
     by: Literal["op", "kernel"] = "op",
-    margins: Sequence[float] = (),
+    more: Sequence[float] = (),
     locked: pd.DataFrame | None = None,
+    budget: float = BUDGET,
     min_rows: int = MIN_ROWS,
+    min_runs: int = MIN_RUNS,
     progress: Callable[[int, int, str], None] = lambda *_: None,
 ) -> tuple[SweepPoint, ...]:
     """Every setting over all cells, by op, and by op and dtype.
@@ -77,19 +88,21 @@ def sweep(
     Args:
         frame: records, as ``calibrate`` takes them.
         by: as for ``calibrate``: what shares a tolerance.
-        margins: more than MARGINS.
+        more: margins beside MARGINS.
         locked: records of runs that play no part in any fit.
-        min_rows: trusted rows that a control needs on one device class.
+        budget: as for ``calibrate``: what each control's own margin is chosen by.
+        min_rows, min_runs: trusted rows and runs that a control needs on one device class.
 
     A cell that is uncalibrated has no settings of our rule.
     """
-    subjects, runs, apart = subjects_of(frame, locked, by, min_rows)
+    subjects, runs, apart = subjects_of(frame, locked, by, (min_rows, min_runs))
+    choice = margins.Choice(budget / max(1, sum(s.calibrated for s in subjects)))
     totals: dict[tuple[str | None, str | None], dict[Setting, Tally]] = {}
     for number, subject in enumerate(subjects):
         progress(number, len(subjects), f"{subject.op}/{subject.dtype}")
         scopes = ((None, None), (subject.op, None), (subject.op, subject.dtype))
         for setting, tally in itertools.chain(
-            _ours(subject, runs, apart, (*MARGINS, *margins)), _papers(subject, runs, apart)
+            _ours(subject, runs, apart, (*MARGINS, *more), choice), _papers(subject, runs, apart)
         ):
             for scope in scopes:
                 known = totals.setdefault(scope, {})
@@ -105,34 +118,42 @@ def sweep(
 
 
 def _ours(
-    subject: Subject, runs: int, apart: int, margins: Iterable[float]
+    subject: Subject, runs: int, apart: int, swept: Iterable[float], choice: margins.Choice
 ) -> Iterator[tuple[Setting, Tally]]:
-    if not subject.parts:
+    if not subject.ladders:
         return
     judged = subject.fitted
+    parts = [part for ladder in subject.ladders for part in ladder.parts]
     for variant in VARIANTS:
-        without = fits(subject.parts, judged.names, variant)
-        plain = variant.sigma is False
-        rows = judged.rows(plain)
-        for margin in sorted({*margins, *(CURVE if variant == DEFAULT else ())}):
-            tally = Tally(runs, apart)
-            tally.cells = 1
-            if len(judged.names) >= 2:
-                counted, flagged = held_out(rows, judged.runs, without, margin)
-                tally.held += _by_run(judged, counted, flagged, runs)
-            final = tolerance(without[ALL], margin)
-            tally.sample += _by_run(judged, None, exceeds(rows, final), runs)
-            tally.recall += _recall(subject.faults, exceeds(subject.faults.rows(plain), final))
-            tally.locked += _by_run(
-                subject.locked, None, exceeds(subject.locked.rows(plain), final), apart
-            )
-            tally.locked_recall += _recall(
-                subject.locked_faults, exceeds(subject.locked_faults.rows(plain), final)
-            )
-            typical = subject.ref if plain else subject.scale
-            allowed = final.atol + final.scaled_tol * subject.roundoff * typical
-            tally.bits = subject.bits(allowed)
-            yield variant.with_margin(margin), tally
+        without = fits(parts, judged.names, variant)
+        for margin in sorted({*swept, *(CURVE if variant == DEFAULT else ())}):
+            fitted = {run: tolerance(some, margin) for run, some in without.items()}
+            plain = variant.sigma is False
+            yield variant.with_margin(margin), _tally(subject, runs, apart, fitted, plain)
+    left = (ALL, *judged.names)
+    each = zip(left, margins.cell(subject.ladders, left, choice), strict=True)
+    fitted = {run: one.tolerance for run, one in each if one is not None}
+    yield DEFAULT.with_margin(None), _tally(subject, runs, apart, fitted, plain=False)
+
+
+def _tally(
+    subject: Subject, runs: int, apart: int, fitted: dict[str | None, Tolerance], plain: bool
+) -> Tally:
+    """One of our settings: its tolerances by run left out; ``plain``: on |ref| alone."""
+    judged, faults, locked = subject.fitted, subject.faults, subject.locked
+    rows, final = judged.rows(plain), fitted[ALL]
+    tally = Tally(runs, apart)
+    tally.cells = 1
+    if len(judged.names) >= 2:
+        tally.held += _by_run(judged, *held_out(rows, judged.runs, fitted), runs)
+    tally.sample += _by_run(judged, None, exceeds(rows, final), runs)
+    tally.recall += _recall(faults, exceeds(faults.rows(plain), final))
+    tally.locked += _by_run(locked, None, exceeds(locked.rows(plain), final), apart)
+    theirs = subject.locked_faults
+    tally.locked_recall += _recall(theirs, exceeds(theirs.rows(plain), final))
+    typical = subject.ref if plain else subject.scale
+    tally.bits = subject.bits(final.atol + final.scaled_tol * subject.roundoff * typical)
+    return tally
 
 
 def _papers(subject: Subject, runs: int, apart: int) -> Iterator[tuple[Setting, Tally]]:

@@ -6,7 +6,7 @@ margin then multiplies. With every part on, the numbers are those of ``calibrate
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -15,7 +15,7 @@ import numpy as np
 from tolcal import bounds
 from tolcal.bounds import Bools
 from tolcal.calibrate import fit
-from tolcal.calibrate.leaving import Pool
+from tolcal.calibrate.leaving import Part, Pool
 from tolcal.calibrate.rows import select
 from tolcal.model import AllClose, Setting, Tolerance, round_up
 
@@ -30,8 +30,8 @@ class Variant(msgspec.Struct, frozen=True):
     sigma: bool | None  # None without a scaled part: a residual alone knows no scale
     scaled_tol: bool
 
-    def with_margin(self, margin: float) -> Setting:
-        """The setting of this variant at that margin."""
+    def with_margin(self, margin: float | None) -> Setting:
+        """The setting of this variant at that margin; None: one for each control."""
         return Setting("residual", margin, self.borrowing, self.sigma, self.scaled_tol)
 
 
@@ -56,11 +56,11 @@ class Fitted(msgspec.Struct, frozen=True):
 Fits = dict[str | None, list[Fitted]]
 
 
-def fits(parts: Sequence[tuple[Pool, Pool | None]], runs: Iterable[str], variant: Variant) -> Fits:
-    """The fits of a cell's pools, without each of the runs and with all."""
+def fits(parts: Sequence[Part], runs: Iterable[str], variant: Variant) -> Fits:
+    """The fits of a cell's controls, without each of the runs and with all."""
     found: Fits = {}
     for run in (ALL, *runs):
-        some = [_fitted(pool, lent, run, variant) for pool, lent in parts]
+        some = [_fitted(part.own, part.lent, run, variant) for part in parts]
         kept = [one for one in some if one is not None]
         if kept:
             found[run] = kept
@@ -85,16 +85,12 @@ def _fitted(pool: Pool, wide: Pool | None, run: str | None, variant: Variant) ->
         # Without a scaled part there is nothing to shift: the larger of both largest residuals.
         largest = max(float(own.a[0]), float(lent.a[0]) if lent else 0.0)
         atol, c = max(largest, fit.ATOL_FLOOR), 0.0
-    judged = pool.rows.bias_count >= bounds.BIAS_MIN_COUNT
-    if out is not None:
-        judged = judged & (pool.codes != out)
-    biases = np.abs(pool.rows.bias[judged])
-    return Fitted(atol, c, float(biases.max()) if biases.size else None)
+    return Fitted(atol, c, fit.largest_bias(pool.rows, None if out is None else pool.codes != out))
 
 
 def tolerance(fitted: Sequence[Fitted], margin: float) -> Tolerance:
     """The wider of the fits, each times the margin; its pair for plain tests is not filled in."""
-    biases = [fit.bias_bound(np.array([] if f.bias is None else [f.bias]), margin) for f in fitted]
+    biases = [fit.bias_bound(f.bias, margin) for f in fitted]
     return Tolerance(
         atol=max(round_up(margin * f.atol) for f in fitted),
         scaled_tol=max(round_up(margin * f.c) for f in fitted),
@@ -103,16 +99,18 @@ def tolerance(fitted: Sequence[Fitted], margin: float) -> Tolerance:
     )
 
 
-def held_out(judged: bounds.Rows, runs: Any, without: Fits, margin: float) -> tuple[Bools, Bools]:
-    """Which rows were judged, by a fit without their run, and which of them fail.
+def held_out(
+    judged: bounds.Rows, runs: Any, without: Mapping[str | None, Tolerance]
+) -> tuple[Bools, Bools]:
+    """Which rows were judged, by a tolerance without their run, and which of them fail.
 
     Few runs change a fit, so rows are judged together for all runs of the same tolerance.
     """
     groups: dict[tuple[float, float, float | None], tuple[Tolerance, list[str]]] = {}
-    for run in np.unique(runs):
-        if str(run) in without:
-            t = tolerance(without[str(run)], margin)
-            groups.setdefault((t.atol, t.scaled_tol, t.bias_tol), (t, []))[1].append(str(run))
+    for run in map(str, np.unique(runs)):
+        if run in without:
+            t = without[run]
+            groups.setdefault((t.atol, t.scaled_tol, t.bias_tol), (t, []))[1].append(run)
     counted, flagged = np.zeros(len(runs), bool), np.zeros(len(runs), bool)
     for t, names in groups.values():
         here = np.isin(runs, names)

@@ -73,7 +73,7 @@ def calibrate(args: argparse.Namespace) -> int:
             )
         proposal = msgspec.structs.replace(proposal, locked=locked)
     if swept:
-        sweeping.write(swept, frame, kept, proposal, args.by, args.margin or fit.MARGIN)
+        sweeping.write(swept, frame, kept, proposal, args.by, args.margin)
     document = Document(proposal)
     if out:
         out.parent.mkdir(parents=True, exist_ok=True)

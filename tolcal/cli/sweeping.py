@@ -64,16 +64,20 @@ def write(
     locked: pd.DataFrame | None,
     proposal: Proposal,
     by: Literal["op", "kernel"],
-    margin: float,
+    margin: float | None,
 ) -> None:
-    """Sweeps, and writes both files; parts of our rule are compared at ``margin``."""
+    """Sweeps, and writes both files; parts of our rule are compared at ``margin`` (None: 2)."""
     from pyarrow import parquet
 
+    from tolcal.calibrate import fit
     from tolcal.calibrate.sweep import sweep
     from tolcal.report import sweeping, terminal
 
+    margin = margin or fit.LADDER[0]
     with terminal.progress("sweeping", "cells") as progress:
-        points = sweep(frame, by=by, margins=(margin,), locked=locked, progress=progress)
+        points = sweep(
+            frame, by=by, more=(margin,), locked=locked, budget=proposal.budget, progress=progress
+        )
     table, page = where
     table.parent.mkdir(parents=True, exist_ok=True)
     written = io.BytesIO()
@@ -89,7 +93,7 @@ def as_table(points: Sequence[SweepPoint]) -> pa.Table:
     """
     import pyarrow as pa
 
-    from tolcal.report.text import upper_bound
+    from tolcal import binomial
 
     rows = []
     for point in points:
@@ -104,7 +108,7 @@ def as_table(points: Sequence[SweepPoint]) -> pa.Table:
                 f"{name}_red": held and held.runs_with_false_alarms,
             }
         held = point.held_out
-        row["red_at_most"] = upper_bound(held.runs_with_false_alarms, held.runs)
+        row["red_at_most"] = binomial.upper(held.runs_with_false_alarms, held.runs)
         for name, recall in (("buggy", point.recall), ("locked_buggy", point.locked_recall)):
             row |= {
                 f"{name}_rows": recall and recall.rows,

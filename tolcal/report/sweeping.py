@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from tolcal import binomial
 from tolcal.model import CellProposal, HeldOutRows, Proposal, Recall, Setting, SweepPoint
 from tolcal.report import text
 
@@ -35,8 +36,10 @@ def render(points: Sequence[SweepPoint], proposal: Proposal, margin: float) -> s
     return "\n".join(lines).rstrip() + "\n"
 
 
-def ours(margin: float, borrowing: bool = True, parts: tuple[bool, bool | None] = FULL) -> Setting:
-    """A setting of our rule."""
+def ours(
+    margin: float | None, borrowing: bool = True, parts: tuple[bool, bool | None] = FULL
+) -> Setting:
+    """A setting of our rule; without a margin each control has its own, from its tail."""
     return Setting("residual", margin, borrowing, parts[1], parts[0])
 
 
@@ -44,7 +47,7 @@ def _introduction(points: Sequence[SweepPoint], proposal: Proposal) -> Iterable[
     apart = next((p.locked for p in points if p.locked is not None and p.op is None), None)
     yield (
         f"History `{text.ident(proposal.history)}`. As proposed, rule "
-        f"{text.plain(proposal.rule)}: {_lower(text.held_out_claims(proposal.held_out))}. "
+        f"{text.plain(proposal.rule)}: {_lower(text.held_out_claims(proposal))}. "
         f"{text.recall_claim(proposal)}."
     )
     yield ""
@@ -64,7 +67,10 @@ def _lower(sentence: str) -> str:
 
 def _ours(by: Points, settings: Sequence[Setting], margin: float) -> list[str]:
     margins = sorted({s.margin for s in settings if s.margin is not None and s.borrowing is False})
-    rows = [(f"margin {m:g}", ours(m)) for m in margins]
+    rows = [
+        ("a margin for each control", ours(None)),
+        *((f"margin {m:g}", ours(m)) for m in margins),
+    ]
     names = {FULL: "", BY_REF: "scale = |ref| alone", ATOL_ALONE: "atol alone"}
     for borrowing in (True, False):
         for parts, name in names.items():
@@ -237,7 +243,7 @@ def _flagged(held: HeldOutRows) -> str:
 def _at_most(held: HeldOutRows) -> str:
     if not held.runs:
         return "-"
-    bound = text.upper_bound(held.runs_with_false_alarms, held.runs)
+    bound = binomial.upper(held.runs_with_false_alarms, held.runs)
     return f"{math.ceil(bound * 1000) / 10:.1f} %"
 
 
