@@ -137,9 +137,9 @@ def test_each_part_switches_what_it_says() -> None:
         on, off = (points()[op, "float16", ours(1.0, borrowing)] for borrowing in (True, False))
         assert (on.bits or 0) > (off.bits or 0)
     whole = [points()[None, None, ours(2.0, True, parts)] for parts in PARTS]
-    recalls = [p.recall.detectable_flagged for p in whole]
-    assert recalls == sorted(recalls, reverse=True)
-    assert len(set(recalls)) == 3
+    with_sigma, by_ref, alone = (p.recall.detectable_flagged for p in whole)
+    assert with_sigma >= by_ref >= alone
+    assert with_sigma > alone
 
 
 def test_a_scaled_part_costs_no_alarm_that_atol_alone_would_save() -> None:

@@ -19,6 +19,7 @@ from tolcal import calibrate, history
 from tolcal.calibrate import theory
 from tolcal.history import columns
 from tolcal.model import Proposal
+from tolcal.report.html.cell import facts
 
 U = 2.0**-24
 Singles = npt.NDArray[np.float32]
@@ -166,7 +167,8 @@ def test_where_gamma_has_no_meaning() -> None:
 @pytest.mark.parametrize(
     ("dims", "name", "terms"),
     [("M=8 K=16", "K", 16), ("K=3 KK=4", "K", 3), ("KK=4 K=3", "K", 3), ("M=8", "K", None),
-     ("MK=9", "K", None), ("A.B=7", "A.B", 7), ("AxB=7", "A.B", None)],
+     ("MK=9", "K", None), ("A.B=7", "A.B", 7), ("AxB=7", "A.B", None),
+     ("K=" + 30 * "9", "K", None)],
 )  # fmt: skip
 def test_terms_of(dims: str, name: str, terms: int | None) -> None:
     """The whole name, and nothing that looks like it."""
@@ -231,3 +233,15 @@ def test_it_is_no_part_of_what_is_approved() -> None:
     with_, without = calibrated(frame, {"matmul": "K"}), calibrated(frame, {})
     assert with_.digest == without.digest == with_.content_digest
     assert with_.cells[0] == msgspec.structs.replace(without.cells[0], theory=with_.cells[0].theory)
+
+
+def test_it_stands_beside_the_cell() -> None:
+    """On the cell's page, in words."""
+    (cell,) = calibrated(frame_of({2: 11.0}), {"matmul": "K"}).cells
+    said = dict(facts(cell))["Theory"]
+    assert said == (
+        "mm errs by 11 u of the scale at M=2 K=2; a sum of 2 terms explains at most 10 (gamma_K), "
+        "likely 10 (sqrt K)"
+    )
+    (cell,) = calibrated(frame_of({2: 11.0}), {}).cells
+    assert "Theory" not in dict(facts(cell))

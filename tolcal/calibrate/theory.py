@@ -81,7 +81,8 @@ def _spread(terms: int) -> float:
 
 def terms_of(dims: str, reduction: str) -> int | None:
     """K of a record's dims (``M=8 K=16``): that of the reduction; None if they don't have it."""
-    found = re.search(rf"(?:^|\s){re.escape(reduction)}=(\d+)(?:\s|$)", dims)
+    # No length has more digits than fit 64 bits.
+    found = re.search(rf"(?:^|\s){re.escape(reduction)}=(\d{{1,18}})(?:\s|$)", dims)
     return int(found[1]) if found else None
 
 
