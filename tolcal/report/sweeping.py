@@ -44,6 +44,11 @@ def ours(
 
 
 def _introduction(points: Sequence[SweepPoint], proposal: Proposal) -> Iterable[str]:
+    yield (
+        "`tolcal calibrate --sweep` writes this page, and every setting into a Parquet file beside "
+        "it: a row for all cells (`op` and `dtype` null), for each op, and for each cell."
+    )
+    yield ""
     apart = next((p.locked for p in points if p.locked is not None and p.op is None), None)
     yield (
         f"History `{text.ident(proposal.history)}`. As proposed, rule "
@@ -55,7 +60,8 @@ def _introduction(points: Sequence[SweepPoint], proposal: Proposal) -> Iterable[
         "*Held out*: each run judged by fits on the others. *In sample*: by the fit on all. A run "
         "is red if any of its control rows is flagged; `at most` is the exact 95 % bound on the "
         "share of such runs, not corrected for looking at many settings. *Bits*: log2 of what is "
-        "allowed at the median element, in u (|ref| + sigma), the median over cells. A setting "
+        "allowed at the median element, in u (|ref| + sigma), the median over cells (of the "
+        "published rule its atol, which is against the rounded reference). A setting "
         "chosen here by its held-out figures is in sample for that choice"
         + (f"; the {apart.runs} locked runs are in no fit." if apart else ".")
     )
