@@ -7,6 +7,7 @@ counted leaving one run out, on explore cases only (gate cases repeat from run t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Literal
 
@@ -15,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from tolcal import bounds, history
+from tolcal.calibrate import devices as classes
 from tolcal.calibrate import fit, plots
 from tolcal.calibrate.evaluate import (
     Alarms,
@@ -164,7 +166,7 @@ def _cell(
     lacking = max((min_rows - m.best_count() for m in members if not devices[m.kernel]), default=0)
     paper_values = [p for m in members_all if (p := papers[m.kernel, dtype]) is not None]
     paper_tol = max(paper_values) if paper_values else None
-    tolerance: Tolerance | None = None
+    fits: dict[str, Tolerance] = {}
     note = ""
     if rule == "residual":
         if imported and not members:
@@ -174,63 +176,62 @@ def _cell(
             if approved is not None:
                 note = f"approved; to fit it again, {note}"
         else:
-            tolerance = fit_cell(members, wide, devices, margin)
-    alarms = leave_one_out(members_all, wide, devices, rule, margin, tolerance is not None)
-    recalls = recalls_of(faults, dtype, op, tolerance, approved, papers, legacy, rule)
-    total = total_of(b.proposed for b in recalls)
+            fits = fit_cell(members, wide, devices, margin)
     # Evidence is what the fit rests on; without a fit, whatever there is.
     used = pd.concat(
         [
-            m.rows[m.trusted & (np.isin(m.device, devices[m.kernel]) if tolerance else True)]
+            m.rows[m.trusted & (np.isin(m.device, devices[m.kernel]) if fits else True)]
             for m in members_all
         ]
     )
+    element = classes.element_of(used, dtype)
+    combine = functools.partial(
+        classes.combined,
+        whole=classes.complete(members, devices),
+        element=element,
+        approved=approved,
+    )
+    tolerance = combine(fits)
+    alarms = leave_one_out(members_all, wide, devices, rule, margin, combine if fits else None)
+    recalls = recalls_of(faults, dtype, op, tolerance, approved, papers, legacy, rule)
+    total = total_of(b.proposed for b in recalls)
     runs = int(used["run_id"].nunique())
     names = sorted(str(name) for name in used["device"].unique())
     held = held_out_of(alarms)
-    scale, ref = _median_element(used)
     if tolerance is not None:
-        tolerance = Tolerance(
-            atol=tolerance.atol,
-            scaled_tol=tolerance.scaled_tol,
-            allclose=tolerance.allclose,
-            bias_tol=tolerance.bias_tol,
-            evidence=Evidence(
-                rule=rule,
-                margin=margin,
-                rows=len(used),
-                runs=runs,
-                devices=tuple(names),
-                held_out=HeldOut(held.runs, held.runs_with_false_alarms),
-                history=history_digest,
-                detectable_recall=_rounded(total.detectable_recall),
-                roundoff=members_all[0].arrays.roundoff,
-                scale=round_up(scale),
-            ),
+        evidence = Evidence(
+            rule=rule,
+            margin=margin,
+            rows=len(used),
+            runs=runs,
+            devices=tuple(names),
+            held_out=HeldOut(held.runs, held.runs_with_false_alarms),
+            history=history_digest,
+            detectable_recall=classes.rounded(total.detectable_recall),
+            roundoff=members_all[0].arrays.roundoff,
+            scale=round_up(element.scale),
         )
-    roundoff = float(used["roundoff"].iloc[0])
-    half = bounds.half_gap(dtype, ref)
-
-    def allowed_by(tol: Tolerance | None) -> float | None:
-        return None if tol is None else bounds.allowed(tol, dtype, roundoff, scale, ref)
-
-    now = allowed_by(approved)
+        tolerance = classes.proven(tolerance, evidence, used, alarms, faults)
+    half = bounds.half_gap(dtype, element.ref)
+    now = None if approved is None else element.allowed(approved)
     if now is None and legacy is not None:
         now = legacy + half
     paper_allowed = None if paper_tol is None else paper_tol + half
-    proposed = paper_allowed if rule == "paper" else allowed_by(tolerance)
+    allowed = None if tolerance is None else element.allowed(tolerance)
+    proposed = paper_allowed if rule == "paper" else allowed
     tightening = now / proposed if now is not None and proposed else None
+    factors = classes.tightenings(tolerance, approved, element) if tolerance and approved else []
     cell = CellProposal(
         op=op,
         dtype=dtype,
         kernel=None if by == "op" else members_all[0].kernel,
-        state=_state(tolerance, approved, tightening, runs, rule),
+        state=_state(tolerance, approved, factors, runs, rule),
         rows=len(used),
         runs=runs,
         devices=tuple(names),
         needs_rows=max(0, lacking),
         tolerance=tolerance,
-        base=None if approved is None else approved.value_digest,
+        base=None if approved is None else approved.whole_digest,
         proposed_tol=paper_tol if rule == "paper" else None,
         allowed_now=now,
         allowed_source="approved" if approved else "none" if legacy is None else "legacy",
@@ -243,8 +244,9 @@ def _cell(
         held_out=held,
         note=note,
         plots=plots.cell_plots(
-            members_all, faults, tolerance, approved, legacy, paper_tol, scale, keep
+            members_all, faults, tolerance, approved, legacy, paper_tol, element.scale, keep
         ),
+        by_device=classes.needs(fits, tolerance, approved, element, used) if tolerance else (),
     )
     return cell, recalls, alarms, plots.buggy_shares(faults, tolerance, paper_tol)
 
@@ -300,31 +302,20 @@ def _caught(
 def _state(
     tolerance: Tolerance | None,
     approved: Tolerance | None,
-    tightening: float | None,
+    factors: list[float],
     runs: int,
     rule: Rule,
 ) -> CellState:
+    """``factors``: of tightening, on each device class that is told apart."""
     if rule == "paper":
         return "new" if approved is None else "unchanged"
     if tolerance is None:
         return "uncalibrated"
     if approved is None:
         return "new"
-    assert tightening is not None
-    if tightening >= WORTH and runs >= WORTH_RUNS:
-        return "tighten"
-    return "looser" if tightening <= 1 / WORTH else "unchanged"
-
-
-def _median_element(rows: pd.DataFrame) -> tuple[float, float]:
-    """Median over records of the median scale and of the median |ref|."""
-    scale, ref = rows["scale_q50"].median(), rows["scale_abs_q50"].median()
-    return (0.0 if np.isnan(scale) else float(scale)), (0.0 if np.isnan(ref) else float(ref))
-
-
-def _rounded(share: float | None) -> float | None:
-    """Down to four digits: a share is never printed better than it is."""
-    return None if share is None else int(share * 10_000) / 10_000
+    if min(factors) <= 1 / WORTH:
+        return "looser"
+    return "tighten" if max(factors) >= WORTH and runs >= WORTH_RUNS else "unchanged"
 
 
 def _runs_of(frame: pd.DataFrame) -> list[RunSummary]:

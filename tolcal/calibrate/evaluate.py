@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -11,7 +11,7 @@ import pandas as pd
 
 from tolcal import bounds
 from tolcal.calibrate import fit, leaving
-from tolcal.calibrate.rows import Control, controls_of, judged_rows, select, texts
+from tolcal.calibrate.rows import Control, controls_of, judged_rows, texts
 from tolcal.model import (
     DTYPES,
     BuggyRecall,
@@ -49,6 +49,8 @@ class Alarm(msgspec.Struct, frozen=True):
 
 #: By run id.
 Alarms = dict[str, Alarm]
+#: Fits by device class into what holds on all of them; None without a fit.
+Combine = Callable[[Mapping[str, Tolerance]], Tolerance | None]
 
 
 def merged(many: Iterable[Alarms]) -> Alarms:
@@ -77,9 +79,9 @@ def fit_cell(
     wide: Mapping[str, Control],
     devices: Mapping[str, list[str]],
     margin: float,
-) -> Tolerance | None:
-    """The wider of the members' fits on each of their devices."""
-    result: Tolerance | None = None
+) -> dict[str, Tolerance]:
+    """By device class, the wider of the fits there of the members that have enough rows of it."""
+    result: dict[str, Tolerance] = {}
     for control in members:
         for device in devices[control.kernel]:
             mask = control.fits & (control.device == device)
@@ -91,7 +93,7 @@ def fit_cell(
                 lent = lender.fits & (lender.device == device)
                 borrowed = lender.subset(lent) if lent.any() else None
             one = fit.residual(control.subset(mask), borrowed, control.dtype, margin)
-            result = one if result is None else fit.wider(result, one)
+            result[device] = fit.wider(result[device], one) if device in result else one
     return result
 
 
@@ -101,13 +103,14 @@ def leave_one_out(
     devices: Mapping[str, list[str]],
     rule: str,
     margin: float,
-    calibrated: bool,
+    combine: Combine | None,
 ) -> Alarms:
     """Per run: trusted explore rows of the controls, and how many a fit without it flags.
 
+    ``combine`` makes a cell of the fits of each device class; None: there is no fit.
     The residual rule's runs are judged by the published rule too, for comparison.
     """
-    if rule == "residual" and not calibrated:
+    if rule == "residual" and combine is None:
         return {}
     masks = {}
     for control in members:
@@ -120,9 +123,9 @@ def leave_one_out(
         return {}
     atols = _papers_without(members, runs)
     tolerances: dict[str, Tolerance | None] = dict.fromkeys(runs)
-    if rule == "residual":
+    if rule == "residual" and combine is not None:
         parts = leaving.pools(members, wide, devices)
-        tolerances = {run: leaving.without(parts, run, margin) for run in runs}
+        tolerances = {run: combine(leaving.without(parts, run, margin)) for run in runs}
     result: Alarms = {}
     for control in members:
         judged = _judged_without(control, masks[control.kernel], tolerances, atols)
@@ -158,18 +161,18 @@ def _judged_without(
     """
     max_abs = control.max_abs[mask]
     runs = control.runs[mask]
-    rows = select(control.judged, mask)
+    rows = control.judged.of(mask)
     flagged, used = np.zeros(len(runs), bool), np.zeros(len(runs))
     present = [str(run) for run in np.unique(runs)]
-    groups: dict[tuple[float, float, float | None], list[str]] = {}
+    groups: dict[str, list[str]] = {}
     for run in present:
         if (t := tolerances[run]) is not None:
-            groups.setdefault((t.atol, t.scaled_tol, t.bias_tol), []).append(run)
+            groups.setdefault(t.whole_digest, []).append(run)
     for members in groups.values():
         here = np.isin(runs, members)
         tolerance = tolerances[members[0]]
         assert tolerance is not None
-        some = select(rows, here)
+        some = rows.of(here)
         flagged[here] = bounds.exceeds(some, tolerance)
         used[here] = bounds.share(some, tolerance)
     return {

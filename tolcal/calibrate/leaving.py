@@ -25,7 +25,8 @@ TIE = 1e-6
 class Pool:
     """Rows of one control, dtype and device class, by run."""
 
-    def __init__(self, control: Control, mask: bounds.Bools) -> None:
+    def __init__(self, control: Control, mask: bounds.Bools, device: str) -> None:
+        self.device = device
         self.rows = control.subset(mask)
         self.dtype = control.dtype
         names, self.codes = np.unique(control.runs[mask], return_inverse=True)
@@ -132,16 +133,17 @@ def pools(
             lender, lent = wide.get(control.kernel), None
             if DTYPES[control.dtype].bits <= 16 and lender is not None:
                 there = lender.fits & (lender.device == device)
-                lent = Pool(lender, there) if there.any() else None
-            found.append((Pool(control, mask), lent))
+                lent = Pool(lender, there, device) if there.any() else None
+            found.append((Pool(control, mask, device), lent))
     return found
 
 
-def without(parts: list[tuple[Pool, Pool | None]], run: str, margin: float) -> Tolerance | None:
-    """The wider of the fits of ``pools``, leaving that run out."""
-    result: Tolerance | None = None
+def without(parts: list[tuple[Pool, Pool | None]], run: str, margin: float) -> dict[str, Tolerance]:
+    """By device class, the wider of the fits of ``pools``, leaving that run out."""
+    result: dict[str, Tolerance] = {}
     for pool, lent in parts:
         one = pool.without(run, lent, margin)
         if one is not None:
-            result = one if result is None else fit.wider(result, one)
+            known = result.get(pool.device)
+            result[pool.device] = one if known is None else fit.wider(known, one)
     return result
