@@ -151,7 +151,8 @@ def _in_units_of(tolerance: Tolerance | None, roundoff: float) -> Tolerance | No
         return None
 
     def scaled(values: Values) -> Values:
-        unit = values.evidence.roundoff if values.evidence else None
+        evidence = values.evidence or tolerance.evidence
+        unit = evidence.roundoff if evidence else None
         factor = (unit or roundoff) / roundoff
         return msgspec.structs.replace(values, scaled_tol=values.scaled_tol * factor)
 

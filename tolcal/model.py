@@ -556,6 +556,11 @@ class DeviceNeed(msgspec.Struct, frozen=True):
     allowed_now: Scale | None  # by what is approved there
     own: bool  # what is proposed there is an override
 
+    @property
+    def tightening(self) -> float | None:
+        """What is allowed there now over what is proposed; None where nothing is approved."""
+        return self.allowed_now / self.allowed_proposed if self.allowed_now else None
+
 
 CellState = Literal["new", "tighten", "unchanged", "looser", "uncalibrated"]
 
