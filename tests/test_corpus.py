@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
-from tests_support import CORPUS
+from tests_support import CORPUS, DATA
 
 from tolcal import corpus
 from tolcal.model import Op, TolcalError
@@ -30,7 +32,8 @@ fault = "three times x"
 REFERENCE = "def reference(x):\n    return 2 * x\n"
 KERNEL = "def run(x):\n    return x + x\n"
 
-# op -> controls, buggy kernel -> control, dims, hand-picked values: as the paper has them.
+# op -> controls, buggy kernel -> control, dims, hand-picked values: as the paper has them, but for
+# the subtle buggy kernels, which it lacks.
 BSH = {"B": (1, 2, 8), "S": (1, 7, 128), "H": (1, 3, 256, 1025)}
 NORM = BSH | {"H": (2, 3, 256, 1025)}
 ATTENTION = {"M": (1, 2, 8), "N": (1, 3, 16, 256), "D": (8, 16, 64)}
@@ -41,34 +44,80 @@ MATMUL = {"M": (1, 2, 7, 128), "K": (1, 3, 16, 127, 256), "N": (1, 2, 15, 64)}
 MATMUL_TRITON = {"M": (1, 2, 7, 64), "K": (1, 3, 16, 64), "N": (1, 2, 15, 64)}
 SHIPPED: dict[str, tuple[set[str], dict[str, str], dict[str, tuple[int, ...]], object]] = {
     "attention": (
-        {"attention_triton"}, {"attention_triton_buggy": "attention_triton"}, ATTENTION, WIDE,
+        {"attention_triton"},
+        {
+            "attention_triton_buggy": "attention_triton",
+            "attention_bfloat16_scores_buggy": "attention_triton",
+        },
+        ATTENTION,
+        WIDE,
     ),
     "elu": ({"elu_triton"}, {}, BSH, LOOSE),
     "flash_attention": (
-        {"flash_attention_triton"}, {"flash_attention_triton_buggy": "flash_attention_triton"},
-        FLASH, WIDE,
+        {"flash_attention_triton"},
+        {
+            "flash_attention_triton_buggy": "flash_attention_triton",
+            "flash_attention_last_tile_buggy": "flash_attention_triton",
+        },
+        FLASH,
+        WIDE,
     ),
-    "gelu": ({"gelu_triton"}, {"gelu_triton_buggy": "gelu_triton"}, BSH, LOOSE),
-    "l2norm": ({"l2norm_triton"}, {"l2norm_triton_buggy": "l2norm_triton"}, NORM, LOOSE),
-    "layernorm": ({"layernorm"}, {}, NORM, LOOSE),
+    "gelu": (
+        {"gelu_triton"},
+        {"gelu_triton_buggy": "gelu_triton", "gelu_erf_buggy": "gelu_triton"},
+        BSH,
+        LOOSE,
+    ),
+    "l2norm": (
+        {"l2norm_triton"},
+        {"l2norm_triton_buggy": "l2norm_triton", "l2norm_odd_width_buggy": "l2norm_triton"},
+        NORM,
+        LOOSE,
+    ),
+    "layernorm": ({"layernorm"}, {"layernorm_one_pass_buggy": "layernorm"}, NORM, LOOSE),
     "leaky_relu": (
-        {"leaky_relu_triton"}, {"leaky_relu_triton_buggy": "leaky_relu_triton"}, BSH, TIGHT,
+        {"leaky_relu_triton"},
+        {
+            "leaky_relu_triton_buggy": "leaky_relu_triton",
+            "leaky_relu_bfloat16_slope_buggy": "leaky_relu_triton",
+        },
+        BSH,
+        TIGHT,
     ),
     "matmul": (
-        {"matmul", "matmul_triton"}, {"matmul_triton_buggy": "matmul_triton"}, MATMUL,
+        {"matmul", "matmul_triton"},
+        {
+            "matmul_triton_buggy": "matmul_triton",
+            "matmul_bfloat16_accumulator_buggy": "matmul_triton",
+        },
+        MATMUL,
         {"float32": 5e-2},
     ),
     "relu": ({"relu_triton"}, {}, BSH, TIGHT),
-    "rmsnorm": ({"rmsnorm_triton"}, {"rmsnorm_triton_buggy": "rmsnorm_triton"}, NORM, LOOSE),
-    "sigmoid": ({"sigmoid_triton"}, {}, BSH, LOOSE),
-    "silu": ({"silu_triton"}, {"silu_triton_buggy": "silu_triton"}, BSH, LOOSE),
+    "rmsnorm": (
+        {"rmsnorm_triton"},
+        {"rmsnorm_triton_buggy": "rmsnorm_triton", "rmsnorm_eps_buggy": "rmsnorm_triton"},
+        NORM,
+        LOOSE,
+    ),
+    "sigmoid": ({"sigmoid_triton"}, {"sigmoid_log2e_buggy": "sigmoid_triton"}, BSH, LOOSE),
+    "silu": (
+        {"silu_triton"},
+        {"silu_triton_buggy": "silu_triton", "silu_truncating_store_buggy": "silu_triton"},
+        BSH,
+        LOOSE,
+    ),
     "softmax": (
         {"softmax", "softmax_triton"},
-        {"softmax_llm_buggy": "softmax", "softmax_triton_buggy": "softmax_triton"},
+        {
+            "softmax_llm_buggy": "softmax",
+            "softmax_triton_buggy": "softmax_triton",
+            "softmax_float16_sum_buggy": "softmax_triton",
+        },
         BSH,
         {"float32": 1e-5, "float16": 2e-2},
     ),
-    "tanh": ({"tanh_triton"}, {}, BSH, LOOSE),
+    "tanh": ({"tanh_triton"}, {"tanh_cancelling_buggy": "tanh_triton"}, BSH, LOOSE),
 }  # fmt: skip
 
 
@@ -106,10 +155,12 @@ def refusal(root: Path) -> str:
 
 
 def test_shipped_counts(shipped: dict[str, Op]) -> None:
-    """The shipped corpus has 14 ops with 16 controls and 10 buggy kernels."""
-    roles = [kernel.role for op in shipped.values() for kernel in op.kernels]
-    assert (len(shipped), roles.count("control"), roles.count("buggy")) == (14, 16, 10)
+    """The shipped corpus has 14 ops with 16 controls, 10 uniform buggy kernels and 12 subtle."""
+    kernels = [kernel for op in shipped.values() for kernel in op.kernels]
+    counts = Counter((kernel.role, kernel.subtle) for kernel in kernels)
+    assert counts == {("control", False): 16, ("buggy", False): 10, ("buggy", True): 12}
     assert set(shipped) == set(SHIPPED)
+    assert len(shipped) == 14
 
 
 @pytest.mark.parametrize("name", sorted(SHIPPED))
@@ -123,7 +174,7 @@ def test_shipped_op(shipped: dict[str, Op], name: str) -> None:
     assert op.compute_dtype == "float32"
     assert op.legacy_atol == legacy
     for kernel in op.kernels:
-        own = MATMUL_TRITON if kernel.name.startswith("matmul_triton") else dims
+        own = MATMUL_TRITON if "matmul_triton" in (kernel.name, kernel.corrupts) else dims
         assert dict(kernel.dims) == own, kernel.name
 
 
@@ -141,9 +192,11 @@ def test_shipped_buggy_kernels_name_their_control_and_fault(shipped: dict[str, O
 
 
 def test_shipped_triton_flags(shipped: dict[str, Op]) -> None:
-    """Exactly the paper's four CPU stand-ins use no Triton."""
+    """Exactly the paper's four CPU stand-ins, and what corrupts one, use no Triton."""
     plain = {k.name for op in shipped.values() for k in op.kernels if not k.uses_triton}
-    assert plain == {"softmax", "layernorm", "matmul", "softmax_llm_buggy"}
+    assert plain == {
+        "softmax", "layernorm", "matmul", "softmax_llm_buggy", "layernorm_one_pass_buggy"
+    }  # fmt: skip
 
 
 def test_controls_come_before_buggy_kernels(shipped: dict[str, Op]) -> None:
@@ -201,7 +254,11 @@ BROKEN: dict[str, tuple[dict[str, str | bytes | None], str]] = {
     "unknown key in a table": (
         {"toml": TOML.replace('fault = "', 'blame = "')},
         "ROOT/double/op.toml:15: buggy.thrice.blame: Object contains unknown field `blame`; known: "
-        "corrupts, fault",
+        "corrupts, fault, subtle",
+    ),
+    "subtle is no boolean": (
+        {"toml": TOML + 'subtle = "yes"\n'},
+        "ROOT/double/op.toml:16: buggy.thrice.subtle: Expected `bool`, got `str`",
     ),
     "wrong type": (
         {"toml": TOML.replace("B = [1, 2]", "B = 2")},
@@ -391,6 +448,32 @@ def test_op_hash_covers_what_changes_numbers(tmp_path: Path) -> None:
     for old, new in (("[1, 2]", "[1, 3]"), ("[output]", "high = 9.0\n[output]")):
         changed = corpus.load_op(write_op(tmp_path, toml=TOML.replace(old, new)))
         assert changed.op_hash != base
+    own = TOML + "[kernels.twice.dims]\nB = [1]\n"
+    assert corpus.load_op(write_op(tmp_path, toml=own)).op_hash != base
+
+
+def test_a_new_buggy_kernel_changes_no_control(tmp_path: Path) -> None:
+    """Neither its table, nor dims of its own, nor its being subtle, make op.toml a changed one."""
+    base = corpus.load_op(write_op(tmp_path))
+    more = TOML + (
+        '[buggy.fourfold]\ncorrupts = "twice"\nfault = "four times x"\nsubtle = true\n'
+        "[kernels.fourfold.dims]\nB = [1]\n"
+    )
+    op = corpus.load_op(write_op(tmp_path, toml=more, buggy__fourfold=KERNEL))
+    assert op.op_hash == base.op_hash
+    assert op.kernel("twice") == base.kernel("twice")
+    assert [k.name for k in op.kernels if k.subtle] == ["fourfold"]
+    assert op.kernel("fourfold").dims == {"B": (1,)}
+
+
+def test_shipped_op_hashes_are_those_of_the_history(shipped: dict[str, Op]) -> None:
+    """Records of the committed history are records of these contracts."""
+    table = pq.read_table(DATA / "h200-history.parquet", columns=["op", "op_hash"])
+    pairs = {
+        (row["op"], row["op_hash"])
+        for row in table.group_by(["op", "op_hash"]).aggregate([]).to_pylist()
+    }
+    assert pairs == {(op.name, op.op_hash) for op in shipped.values()}
 
 
 # --- selection ------------------------------------------------------------------------------
@@ -428,7 +511,7 @@ def test_kernels_say_where_their_run_is(tmp_path: Path) -> None:
     """The line of `def run`, and the path from the root where the corpus lies in it."""
     ops = corpus.load(CORPUS)
     kernels = corpus.by_name(ops, CORPUS.parent)
-    assert len(kernels) == 26
+    assert len(kernels) == 38
     for kernel in kernels.values():
         lines = (CORPUS.parent / kernel.path).read_text().splitlines()
         assert lines[kernel.line - 1].startswith("def run("), kernel.name

@@ -20,6 +20,7 @@ _Bad = Callable[[tuple[str, ...], str], TolcalError]
 class _Buggy(msgspec.Struct, forbid_unknown_fields=True):
     corrupts: str
     fault: str
+    subtle: bool = False
 
 
 class _KernelTable(msgspec.Struct, forbid_unknown_fields=True):
@@ -166,8 +167,11 @@ def load_op(folder: Path, *, alone: bool = False) -> Op:
 
 
 def _contract_hash(spec: _OpToml) -> str:
-    """Over what changes numbers: not the summary, the faults' wording or hand-picked values."""
-    contract = (spec.dims, spec.inputs, spec.output, spec.compute_dtype, spec.kernels)
+    """Over what changes a control's numbers: not the summary, known-wrong kernels with what tables
+    they have, or hand-picked values.
+    """
+    kernels = {name: table for name, table in spec.kernels.items() if name not in spec.buggy}
+    contract = (spec.dims, spec.inputs, spec.output, spec.compute_dtype, kernels)
     return hashlib.sha256(msgspec.json.encode(contract, order="deterministic")).hexdigest()[:16]
 
 
@@ -236,6 +240,7 @@ def _kernels(folder: Path, spec: _OpToml, bad: _Bad, root: Path | None) -> tuple
                 uses_triton=uses_triton,
                 corrupts=entry.corrupts if entry else None,
                 fault=entry.fault if entry else None,
+                subtle=entry is not None and entry.subtle,
                 line=_line_of_run(path),
             )
             found.append(kernel)

@@ -148,6 +148,7 @@ class Kernel(msgspec.Struct, frozen=True):
     corrupts: str | None = None
     fault: str | None = None
     line: int = 1  # of `def run`
+    subtle: bool = False  # of a buggy one: op.toml says that its fault is small or rare
 
 
 class Op(msgspec.Struct, frozen=True):

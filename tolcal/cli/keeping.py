@@ -99,6 +99,7 @@ shape = ["B", "H"]
 # [buggy.{op}_triton_buggy]
 # corrupts = "{op}_triton"
 # fault = "what is wrong with it"
+# subtle = true             # if the fault is small or rare
 """,
     "reference.py": '''\
 """The op in fp64: what correct means. Imports nothing from a kernel."""

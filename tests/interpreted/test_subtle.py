@@ -1,0 +1,108 @@
+"""The subtle known-wrong kernels against their controls: what shows each fault, and what can't."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+import torch
+from tests_support import CORPUS
+
+from tolcal import cases, corpus
+from tolcal.measure.worker import load
+from tolcal.model import Kernel, Op
+
+CPU = torch.device("cpu")
+DTYPES = ("float32", "float16")  # the interpreter has no bfloat16
+FOUND = {k.name: (op, k) for op in corpus.load(CORPUS) for k in op.kernels if k.subtle}
+#: Where six fresh cases show a fault. The rest can show in one case or another, but need not.
+SHOWN: dict[str, tuple[str, ...]] = {
+    "attention_bfloat16_scores_buggy": DTYPES,
+    "flash_attention_last_tile_buggy": DTYPES,
+    "gelu_erf_buggy": DTYPES,
+    "l2norm_odd_width_buggy": DTYPES,
+    "layernorm_one_pass_buggy": ("float32",),
+    "leaky_relu_bfloat16_slope_buggy": DTYPES,
+    "matmul_bfloat16_accumulator_buggy": DTYPES,
+    "rmsnorm_eps_buggy": ("float32",),
+    "sigmoid_log2e_buggy": ("float32",),
+    "silu_truncating_store_buggy": ("float16",),
+    "softmax_float16_sum_buggy": DTYPES,
+    "tanh_cancelling_buggy": ("float32",),
+}
+
+
+def both(op: Op, kernel: Kernel, inputs: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+    """What the control and the kernel make of the same inputs."""
+    assert kernel.corrupts is not None
+    paths = op.kernel(kernel.corrupts).path, kernel.path
+    return [load(path, "run")(**{n: x.clone() for n, x in inputs.items()}) for path in paths]
+
+
+def innocent(name: str, dtype: str) -> dict[str, torch.Tensor]:
+    """Inputs of each kernel that cannot show its fault."""
+    made = torch.Generator().manual_seed(7)
+
+    def drawn(*shape: int) -> torch.Tensor:
+        return torch.rand(shape, generator=made) * 20 - 10
+
+    # Keys whose later half scores 0 against 4: the maximum never moves.
+    falling = torch.cat([torch.ones(16, 16), torch.zeros(16, 16)])
+    pair, ones = drawn(1, 16), torch.ones(2, 16)
+    inputs = {
+        "attention_bfloat16_scores_buggy": {"q": drawn(2, 16), "k": pair, "v": pair},
+        "flash_attention_last_tile_buggy": {"q": ones, "k": falling, "v": drawn(32, 16)},
+        "gelu_erf_buggy": {"x": torch.tensor([[[0.0, 8.0, 9.5]]])},
+        "l2norm_odd_width_buggy": {"x": drawn(2, 3, 256)},
+        "layernorm_one_pass_buggy": {"x": torch.tensor([[[-3.0, 3.0, -1.0, 1.0]]])},
+        "leaky_relu_bfloat16_slope_buggy": {"x": drawn(2, 3, 256).abs()},
+        "matmul_bfloat16_accumulator_buggy": {"a": drawn(7, 16), "b": drawn(16, 15)},
+        "rmsnorm_eps_buggy": {"x": torch.tensor([[[300.0, 400.0]]])},
+        "sigmoid_log2e_buggy": {"x": torch.tensor([[[0.0, -0.0]]])},
+        "silu_truncating_store_buggy": {"x": torch.tensor([[[0.0, -0.0]]])},
+        "softmax_float16_sum_buggy": {"x": torch.full((1, 2, 256), 3.0)},
+        "tanh_cancelling_buggy": {"x": torch.tensor([[[0.0, 9.5, 10.0, -9.5]]])},
+    }[name]  # fmt: skip
+    return {key: value.to(getattr(torch, dtype)) for key, value in inputs.items()}
+
+
+def test_one_in_each_of_twelve_ops() -> None:
+    """A dozen, no two of one op."""
+    assert set(SHOWN) == set(FOUND)
+    assert len({op.name for op, _ in FOUND.values()}) == 12
+
+
+@pytest.mark.parametrize("name", sorted(SHOWN))
+def test_cases_show_the_fault(name: str) -> None:
+    """In some of a few cases of such a dtype the output is not the control's."""
+    op, kernel = FOUND[name]
+    for dtype in SHOWN[name]:
+        differ = 0
+        for case in cases.draw_cases(op, kernel.dims, dtype, 11, 6):
+            right, wrong = both(op, kernel, cases.inputs_torch(op, case, CPU))
+            assert wrong.dtype == right.dtype
+            assert wrong.shape == right.shape
+            assert wrong.isfinite().all()
+            differ += not torch.equal(right, wrong)
+        assert differ, dtype
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", sorted(SHOWN))
+def test_the_fault_is_the_only_difference(name: str, dtype: str) -> None:
+    """Where the fault can't show, the output is the control's, bit for bit."""
+    op, kernel = FOUND[name]
+    right, wrong = both(op, kernel, innocent(name, dtype))
+    assert torch.equal(right, wrong)
+
+
+def test_the_truncating_store_truncates() -> None:
+    """float16 is cut toward zero, by one step at most; float32 is left alone."""
+    op, kernel = FOUND["silu_truncating_store_buggy"]
+    for case in cases.draw_cases(op, kernel.dims, "float16", 11, 4):
+        half = cases.inputs_torch(op, case, CPU)
+        right, wrong = both(op, kernel, half)
+        steps = right.view(torch.int16).int() - wrong.view(torch.int16).int()
+        assert ((steps == 0) | (steps == 1)).all()
+        right, wrong = both(op, kernel, {"x": half["x"].float()})
+        assert torch.equal(right, wrong)
