@@ -17,7 +17,7 @@ import pandas as pd
 
 from tolcal import bounds, history
 from tolcal.calibrate import devices as classes
-from tolcal.calibrate import fit, plots
+from tolcal.calibrate import fit, lifecycle, plots
 from tolcal.calibrate.evaluate import (
     Alarms,
     fit_cell,
@@ -88,7 +88,8 @@ def calibrate(
     """
     approved, legacy = approved or {}, legacy or {}
     good = frame[(frame["status"] == "ok") & (frame["roundoff"] > 0)]
-    controls = controls_of(good[good["role"] == "control"])
+    fresh, aged = lifecycle.current(good[good["role"] == "control"], min_rows, WORTH_RUNS)
+    controls = controls_of(fresh)
     # A pull request's word is no evidence of recall either.
     buggy = good[(good["role"] == "buggy") & (good["origin"] != "pull_request")]
     if rule == "paper":
@@ -138,7 +139,7 @@ def calibrate(
         cells=cells,
         buggy=recalls,
         runs=_with_alarms(seen, alarms),
-        notes=_notes(good, fitted, rule),
+        notes=(*_notes(good, fitted, rule), *lifecycle.notes(aged, min_rows, WORTH_RUNS)),
         curve=plots.curve([r[3] for r in results if r[3]], alarms) if rule == "residual" else None,
     ).sealed()
 
