@@ -139,7 +139,11 @@ def calibrate(
         cells=cells,
         buggy=recalls,
         runs=_with_alarms(seen, alarms),
-        notes=(*_notes(good, fitted, rule), *lifecycle.notes(aged, min_rows, WORTH_RUNS)),
+        notes=(
+            *_differing(frame),
+            *_notes(good, fitted, rule),
+            *lifecycle.notes(aged, min_rows, WORTH_RUNS),
+        ),
         curve=plots.curve([r[3] for r in results if r[3]], alarms) if rule == "residual" else None,
     ).sealed()
 
@@ -355,6 +359,19 @@ def _with_alarms(runs: list[RunSummary], alarms: Alarms) -> tuple[RunSummary, ..
         if run.id in alarms
         else run
         for run in runs
+    )
+
+
+def _differing(frame: pd.DataFrame) -> tuple[str, ...]:
+    """That a record stands twice, and not the same both times."""
+    lost = frame.attrs.get("differing", 0)
+    return (
+        (
+            f"{plural(lost, 'record')} left out for others of the same run, kernel and case that "
+            "say something else: `tolcal history verify` names the history",
+        )
+        if lost
+        else ()
     )
 
 
