@@ -202,8 +202,15 @@ def test_an_override_stays_down_to_one_and_a_half() -> None:
     assert value(calibrated(near)).on == {}
     approved = signed(value(calibrated(two())))
     assert set(value(calibrated(near, approved={CELL: approved})).on) == {"sm_90"}
-    same = two(large=1.2 * SMALL)
-    assert value(calibrated(same, approved={CELL: approved})).on == {}
+    fits = {d: value(calibrated(frame_of(rows_on(d, s)))) for d, s in
+            (("sm_90", SMALL), ("cpu", 1.2 * SMALL))}  # fmt: skip
+    element = devices.Element("float32", 2.0**-24, 1.0, 1.0)
+    assert devices.combined(fits, frozenset(fits), element, approved).on == {}
+    # But as long as nobody widens it, it stays rather than becoming looser by a little.
+    (cell,) = calibrated(two(large=1.2 * SMALL), approved={CELL: approved}).cells
+    assert cell.state == "tighten"
+    assert cell.tolerance is not None
+    assert cell.tolerance.on == approved.on
     assert devices.KEPT >= hook.rules.OVERRIDE_FACTOR  # what it keeps the hook lets stand
 
 

@@ -79,7 +79,7 @@ def test_residual_lets_every_fitted_row_pass(
     """No row that a tolerance was fitted on exceeds it, by bound or by bias."""
     rows = random_rows(seed, count)
     wide = random_rows(seed + 1, count) if borrowing else None
-    got = fit.residual(rows, wide, "float16" if borrowing else "float32", margin)
+    got = fit.residual(rows, wide, "float16" if borrowing else "float32").times(margin)
     assert not bounds.exceeds(judged(rows), got).any()
     used = bounds.utilisation(rows.envelope, rows.z, got.atol, got.scaled_tol)
     assert (used <= 1 / margin * (1 + 1e-9)).all()
@@ -90,7 +90,7 @@ def test_residual_lets_every_fitted_row_pass(
 def test_margin_multiplies_both_parts(seed: int, count: int) -> None:
     """Twice the margin is twice the atol and twice scaled_tol, but for printing 3 digits."""
     rows = random_rows(seed, count)
-    one, two = (fit.residual(rows, None, "float32", m) for m in (1.0, 2.0))
+    one, two = (fit.residual(rows, None, "float32").times(m) for m in (1.0, 2.0))
     assert two.atol == pytest.approx(2 * one.atol, rel=0.0101)
     assert two.scaled_tol == pytest.approx(2 * one.scaled_tol, rel=0.0101)
 
@@ -98,7 +98,7 @@ def test_margin_multiplies_both_parts(seed: int, count: int) -> None:
 def test_allclose_comes_from_the_plain_scale() -> None:
     """The allclose pair is fitted on |ref|, so it is wider where sigma excuses much."""
     rows = make_rows([[1e-5, 1e-8]] * 4, [[100.0, 0.1]] * 4, [[1.0, 0.1]] * 4)
-    got = fit.residual(rows, None, "float32", 1.0)
+    got = fit.residual(rows, None, "float32").times(1.0)
     assert 1e-5 <= got.atol + got.scaled_tol * U * 100 < 2e-5
     assert got.atol + got.scaled_tol * U < 1e-6
     assert 1e-5 <= got.allclose.atol + got.allclose.rtol < 2e-5
@@ -140,7 +140,7 @@ def test_a_16_bit_fit_is_never_tighter_than_its_fp32_rows(seed: int, count: int)
     """Silent 16-bit rows with fp32 rows get at least what those rows need, and c >= 1."""
     wide = random_rows(seed, count, quiet=0.0)
     silent = make_rows(np.zeros((3, 2)), np.ones((3, 2)))
-    got = fit.residual(silent, wide, "bfloat16", 1.0)
+    got = fit.residual(silent, wide, "bfloat16").times(1.0)
     assert got.scaled_tol >= 1.0
     shifted = bounds.at(wide.envelope, wide.z, got.scaled_tol - 1.0)
     assert (shifted <= got.atol * (1 + 1e-12)).all()
@@ -156,7 +156,7 @@ def test_rows_without_any_residual_get_the_floor() -> None:
         fit.ATOL_FLOOR,
         1.0,
     )
-    got = fit.residual(rows, None, "float32", 2.0)
+    got = fit.residual(rows, None, "float32").times(2.0)
     assert (got.atol, got.scaled_tol) == (round_up(2.0**-125), 2.0)
 
 
@@ -187,7 +187,7 @@ def test_joint_takes_the_best_knot(seed: int, count: int) -> None:
 def test_joint_without_a_finite_z_stays_on_the_grid() -> None:
     """A residual at scale 0 has no z; the fit still covers it, by atol."""
     rows = make_rows([[1e-6, 1e-7]] * 3, [[1.0, 0.0]] * 3)
-    got = fit.residual(rows, None, "float32", 1.0)
+    got = fit.residual(rows, None, "float32").times(1.0)
     assert math.isfinite(got.scaled_tol)
     assert got.atol >= 1e-7
     assert not bounds.exceeds(judged(rows), got).any()
@@ -196,7 +196,7 @@ def test_joint_without_a_finite_z_stays_on_the_grid() -> None:
 def test_joint_of_rows_without_any_scale() -> None:
     """Where every scale is 0 the least atol that covers the rows is taken."""
     rows = make_rows([[1e-6]] * 3, [[0.0]] * 3)
-    got = fit.residual(rows, None, "float32", 1.0)
+    got = fit.residual(rows, None, "float32").times(1.0)
     assert got.atol == pytest.approx(1e-6, rel=0.01)
     assert not bounds.exceeds(judged(rows), got).any()
 
@@ -209,7 +209,7 @@ def test_an_outlier_of_accuracy_does_not_blow_up_the_bound(outliers: int) -> Non
     residual = np.where(tail[:, None], [1e-9, 1e-9, 1e-9, 1e-9, 1e-7], 1e-7)
     scale = np.where(tail[:, None], [1e-30, 1e-30, 1e-30, 1e-30, 1.0], 1.0)
     rows = make_rows(residual, scale)
-    got = fit.residual(rows, None, "float32", 1.0)
+    got = fit.residual(rows, None, "float32").times(1.0)
     assert rows.z.max() > 1e27
     assert got.atol + got.scaled_tol * U <= 3e-7
     assert not bounds.exceeds(judged(rows), got).any()
@@ -235,7 +235,7 @@ def test_a_control_with_a_mismatch_is_refused_in_words() -> None:
     rows.envelope[1], rows.z[1] = np.inf, np.inf
     rows.envelope_abs[1], rows.z_abs[1] = np.inf, np.inf
     with pytest.raises(TolcalError, match="no tolerance covers it, leave the record out"):
-        fit.residual(rows, None, "float32", 2.0)
+        fit.residual(rows, None, "float32").times(2.0)
 
 
 # --- allclose ---------------------------------------------------------------------------------
@@ -307,6 +307,11 @@ def test_allclose_of_nothing_is_output_rounding(name: str) -> None:
 # --- bias, wider, paper -----------------------------------------------------------------------
 
 
+def bias_tol(rows: fit.Rows, margin: float) -> float | None:
+    """The bound on |bias| that these rows give."""
+    return fit.bias_bound(fit.largest_bias(rows), margin)
+
+
 def bias_rows(bias: list[float], count: list[int]) -> fit.Rows:
     """Rows that have a bias and nothing else."""
     ones = np.ones((len(bias), 1))
@@ -315,8 +320,8 @@ def bias_rows(bias: list[float], count: list[int]) -> fit.Rows:
 
 def test_no_bias_tol_without_judged_rows() -> None:
     """Rows with too few elements say nothing of bias, so there is no bound on it."""
-    assert fit.bias_tol(bias_rows([0.9, -1.0], [1023, 3]), 2.0) is None
-    assert fit.bias_tol(bias_rows([0.9, -0.1], [1023, 1024]), 2.0) == pytest.approx(0.21)
+    assert bias_tol(bias_rows([0.9, -1.0], [1023, 3]), 2.0) is None
+    assert bias_tol(bias_rows([0.9, -0.1], [1023, 1024]), 2.0) == pytest.approx(0.21)
 
 
 @settings(deadline=None, max_examples=200, derandomize=True)
@@ -326,7 +331,7 @@ def test_no_bias_tol_without_judged_rows() -> None:
 )
 def test_bias_tol_covers_its_rows_and_is_a_share(bias: list[float], margin: float) -> None:
     """It lies in (0, 1), margin times every judged |bias| at least; None if that comes near 1."""
-    got = fit.bias_tol(bias_rows(bias, [1024] * len(bias)), margin)
+    got = bias_tol(bias_rows(bias, [1024] * len(bias)), margin)
     widened = margin * max(abs(b) for b in bias)
     if got is None:
         assert widened > 0.97
@@ -338,10 +343,10 @@ def test_bias_tol_covers_its_rows_and_is_a_share(bias: list[float], margin: floa
 def test_bias_tol_by_hand() -> None:
     """Margin times the largest |bias|, up to a hundredth and one more."""
     rows = bias_rows([0.1, -0.205, 0.9], [1024, 5000, 1023])
-    assert fit.bias_tol(rows, 2.0) == 0.42
-    assert fit.bias_tol(rows, 1.0) == 0.22
-    assert fit.bias_tol(rows, 5.0) is None
-    assert fit.bias_tol(bias_rows([1.0], [1024]), 1.0) is None
+    assert bias_tol(rows, 2.0) == 0.42
+    assert bias_tol(rows, 1.0) == 0.22
+    assert bias_tol(rows, 5.0) is None
+    assert bias_tol(bias_rows([1.0], [1024]), 1.0) is None
 
 
 floats = st.floats(0, 1e6)

@@ -12,12 +12,10 @@ from tolcal import bounds, history
 from tolcal.calibrate import fit, leaving
 from tolcal.calibrate.rows import Control, controls_of
 from tolcal.history import columns
-from tolcal.model import ENVELOPE_GRID, Tolerance
-
-MARGIN = 2.0
+from tolcal.model import ENVELOPE_GRID
 
 
-def by_hand(control: Control, wide: Control | None, run: str) -> Tolerance | None:
+def by_hand(control: Control, wide: Control | None, run: str) -> fit.Bound | None:
     """`fit.residual` on the rows of the other runs, as its documentation says."""
     mask = control.fits & (control.runs != run)
     if not mask.any():
@@ -26,7 +24,7 @@ def by_hand(control: Control, wide: Control | None, run: str) -> Tolerance | Non
     if wide is not None:
         other = wide.fits & (wide.runs != run)
         lent = wide.subset(other) if other.any() else None
-    return fit.residual(control.subset(mask), lent, control.dtype, MARGIN)
+    return fit.residual(control.subset(mask), lent, control.dtype)
 
 
 def test_the_shipped_history() -> None:
@@ -37,12 +35,10 @@ def test_the_shipped_history() -> None:
     wide = {c.kernel: c for c in controls if c.dtype == "float32"}
     compared = 0
     for control in controls:
-        devices = {control.kernel: sorted(set(control.device))}
-        assert len(devices[control.kernel]) == 1
-        parts = leaving.pools([control], wide, devices)
+        (part,) = leaving.parts(control, wide, sorted(set(control.device)))
         lender = wide.get(control.kernel) if control.dtype != "float32" else None
         for run in [*np.unique(control.runs), "no such run"]:
-            assert leaving.without(parts, run, MARGIN).get("sm_90") == by_hand(control, lender, run)
+            assert part.without(run) == by_hand(control, lender, run)
             compared += 1
     assert compared >= 100
 
@@ -79,11 +75,11 @@ def test_any_rows(
 ) -> None:
     """Ties, rows without a scale, a single run, a run that one side lacks."""
     narrow, wide = control_of(rows, "float16"), control_of(lent, "float32")
-    parts = leaving.pools([narrow], {wide.kernel: wide}, {narrow.kernel: ["sm_90"]})
-    alone = leaving.pools([wide], {}, {wide.kernel: ["sm_90"]})
+    (part,) = leaving.parts(narrow, {wide.kernel: wide}, ["sm_90"])
+    (alone,) = leaving.parts(wide, {}, ["sm_90"])
     for run in (f"{n:016x}" for n in range(5)):
-        assert leaving.without(parts, run, MARGIN).get("sm_90") == by_hand(narrow, wide, run)
-        assert leaving.without(alone, run, MARGIN).get("sm_90") == by_hand(wide, None, run)
+        assert part.without(run) == by_hand(narrow, wide, run)
+        assert alone.without(run) == by_hand(wide, None, run)
 
 
 @settings(deadline=None, max_examples=100)

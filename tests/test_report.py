@@ -34,6 +34,7 @@ from report_support import (
     quiet,
 )
 
+from tolcal import binomial
 from tolcal.model import FindingKind, Proposal, TolcalError, Verdict
 from tolcal.report import FORMATS, document, markdown, terminal, text
 from tolcal.report.document import Document, OnPull, Remark
@@ -790,9 +791,9 @@ def test_plural(args: tuple[Any, ...], shown: str) -> None:
 )  # fmt: skip
 def test_upper_bound(bad: int, runs: int, bound: float) -> None:
     """Clopper-Pearson, one-sided, 95 %; none red of n is 1 - 0.05^(1/n) exactly."""
-    assert text.upper_bound(bad, runs) == pytest.approx(bound, abs=5e-5)
+    assert binomial.upper(bad, runs) == pytest.approx(bound, abs=5e-5)
     if bad == 0 and runs:
-        assert text.upper_bound(0, runs) == pytest.approx(1 - 0.05 ** (1 / runs), rel=1e-12)
+        assert binomial.upper(0, runs) == pytest.approx(1 - 0.05 ** (1 / runs), rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -804,13 +805,13 @@ def test_upper_bound(bad: int, runs: int, bound: float) -> None:
 )  # fmt: skip
 def test_upper_bound_of_many_runs(bad: int, runs: int, bound: float) -> None:
     """Of SciPy's ``beta.ppf(0.95, bad + 1, runs - bad)``, at once."""
-    assert text.upper_bound(bad, runs) == pytest.approx(bound, abs=2e-9)
+    assert binomial.upper(bad, runs) == pytest.approx(bound, abs=2e-9)
 
 
 @pytest.mark.parametrize("runs", [10**9, 2**53])
 def test_a_claimed_count_of_runs_costs_no_time(runs: int) -> None:
     """P.json may say any number: what is printed is never below what was seen."""
-    assert 0.5 <= text.upper_bound(runs // 2, runs) < 0.50004
+    assert 0.5 <= binomial.upper(runs // 2, runs) < 0.50004
     assert text.held_out_claim(runs // 2, runs).endswith("50.1 % of runs, 95 % confidence)")
 
 
@@ -825,7 +826,7 @@ def test_the_claim_is_never_better_than_the_evidence(bad: int, runs: int) -> Non
     )
     assert found is not None
     printed = float(found[1]) / 100
-    exact = text.upper_bound(bad, runs)
+    exact = binomial.upper(bad, runs)
     assert printed >= exact - 1e-12 >= bad / runs - 2e-12
     assert printed <= exact + 0.001 + 1e-12
 

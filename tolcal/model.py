@@ -100,6 +100,10 @@ DTYPES: dict[str, DType] = {
 #: Rows a control needs for a fit: below that one history in a hundred holds no ill-conditioned
 #: case.
 MIN_ROWS = 720
+#: Runs a control needs for a fit: what a single sitting had by chance shows in none of fewer.
+MIN_RUNS = 3
+#: Red runs that a repository puts up with, as a share of all: 1 in 1,000.
+BUDGET = 1e-3
 
 
 def digest(*parts: object) -> str:
@@ -313,6 +317,8 @@ class Record(msgspec.Struct, frozen=True):
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]  # exactly a float
 Margin = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+#: a share above 0, which a budget of red runs is
+Budget = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Roundoff = Annotated[float, msgspec.Meta(gt=0, lt=1)]
 Scale = Annotated[float, msgspec.Meta(ge=0, le=DTYPES["float64"].max)]  # finite
 
@@ -432,6 +438,10 @@ class HeldOutRows(msgspec.Struct, frozen=True):
                 f"{self.false_alarms} of {self.rows} rows and {self.runs_with_false_alarms} of "
                 f"{self.runs} runs with false alarms: a part can't be more than the whole"
             )
+
+
+#: Limits of a share, 95 % together.
+Interval = tuple[Share, Share]
 
 
 class Recall(msgspec.Struct, frozen=True):
@@ -576,7 +586,7 @@ class CellProposal(msgspec.Struct, frozen=True):
     rows: Count
     runs: Count
     devices: tuple[str, ...]
-    needs_rows: Count  # more rows that an uncalibrated cell needs
+    needs_rows: Count  # more rows of a control that an uncalibrated cell needs
     tolerance: Tolerance | None
     proposed_tol: Scale | None  # of rule `paper`: the atol that the published formula gives
     #: |out - ref| allowed at the median element, half an output gap included
@@ -591,6 +601,8 @@ class CellProposal(msgspec.Struct, frozen=True):
     held_out: HeldOutRows
     note: str = ""
     base: str | None = None  # whole digest of the approved tolerance that it was compared with
+    #: more runs that an uncalibrated cell needs, at the rows a run so far; 0 in older files
+    needs_runs: Count = 0
     plots: CellPlots | None = None
     #: each device class that was fitted, by name, where there are several or overrides
     by_device: tuple[DeviceNeed, ...] = ()
@@ -603,6 +615,7 @@ class Locked(msgspec.Struct, frozen=True):
     paper: HeldOutRows  # the same rows judged by the published rule
     buggy: tuple[BuggyRecall, ...]
     missed: tuple[str, ...]  # buggy kernels that some run did not catch
+    detectable_interval: Interval | None = None  # of detectable recall, over runs
 
 
 class RunSummary(msgspec.Struct, frozen=True):
@@ -622,8 +635,27 @@ class RunSummary(msgspec.Struct, frozen=True):
     described: str = ""  # the environment in words
 
 
+class Forecast(msgspec.Struct, frozen=True):
+    """A model figure: the share of whole runs that would be red if tails continue as seen."""
+
+    rate: Share  # central estimate
+    upper: Share  # 95 % quantile over resamples of the runs
+    worst: str  # the cell that needs most more runs for its share of the budget, "" if none does
+    more_runs: Count
+
+
+class InSample(msgspec.Struct, frozen=True):
+    """Rows that a fit rests on, judged by it: never a figure for rows to come."""
+
+    ours: HeldOutRows
+    paper: HeldOutRows  # the same rows judged by the published rule
+
+
 class Proposal(msgspec.Struct, frozen=True):
-    """New tolerances with the evidence for each cell."""
+    """New tolerances with the evidence for each cell.
+
+    ``margin`` is the largest in use: each control has its own, unless one was asked for.
+    """
 
     rule: str
     by: Literal["op", "kernel"]
@@ -639,6 +671,12 @@ class Proposal(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
     locked: Locked | None = None
     curve: Curve | None = None
+    budget: Budget = BUDGET  # red runs that are put up with, as a share of all
+    forecast: Forecast | None = None
+    #: of `recall` and `detectable_recall`, over runs; None without a buggy kernel
+    recall_interval: Interval | None = None
+    detectable_interval: Interval | None = None
+    in_sample: InSample | None = None
     #: `content_digest` of what the fit gave: edited by hand, a proposal no longer has it
     seal: str = ""
 
@@ -646,7 +684,7 @@ class Proposal(msgspec.Struct, frozen=True):
     def content_digest(self) -> str:
         """16 hex digits over all that an approval rests on: how, from what, and every cell."""
         cells = [msgspec.structs.replace(cell, plots=None) for cell in self.cells]
-        return digest("proposal", self.rule, self.by, self.margin, self.history, cells)
+        return digest("proposal", self.rule, self.by, self.margin, self.budget, self.history, cells)
 
     def sealed(self) -> Self:
         """The same, named by its content."""

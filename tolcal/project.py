@@ -21,7 +21,7 @@ from tolcal.model import TolcalError
 MAX_HEAD = 2**16
 #: What [tool.tolcal] may hold; `cli.config` says of what kind.
 KEYS = ("corpus", "tolerances", "history", "device", "timeout", "profile", "triton_cache",
-        "cases", "test_ops")  # fmt: skip
+        "cases", "budget", "test_ops")  # fmt: skip
 
 
 class Project(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ import msgspec
 
 from tolcal import calibrate, compare, history
 from tolcal.history import columns
-from tolcal.model import Cell, Kernel, Proposal, Record, Tolerances, Verdict
+from tolcal.model import BUDGET, Cell, Kernel, Proposal, Record, Tolerances, Verdict
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,6 +41,7 @@ def review(
     legacy: Mapping[Cell, float],
     kernels: Mapping[str, Kernel],
     rule: calibrate.Rule = "residual",
+    budget: float = BUDGET,
     changed: Collection[str] | None = None,
     progress: Callable[[int, int, str], None] = lambda *_: None,
 ) -> Review:
@@ -52,7 +53,7 @@ def review(
         approved: the tolerances in force.
         legacy: hand-picked atol by cell.
         kernels: by name, for where a finding's file is and what a buggy kernel has wrong.
-        rule: of the fit.
+        rule, budget: of the fit.
         changed: names of the kernels that count as changed; None: those whose source the history
             has not seen, which takes the records' word for their sources.
         progress: of the fit, as for ``calibrate``.
@@ -65,7 +66,7 @@ def review(
     sound = [r for r in records if r.kernel not in kernels_broken]
     frame = history.merge(past, columns.from_records(sound))
     proposal = calibrate.calibrate(
-        frame, rule=rule, approved=approved, legacy=legacy, progress=progress
+        frame, rule=rule, budget=budget, approved=approved, legacy=legacy, progress=progress
     )
     verdict = compare.compare(records, approved, proposal, baseline, legacy, kernels, changed)
     return Review(proposal, verdict, broken)

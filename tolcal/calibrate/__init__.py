@@ -7,7 +7,6 @@ counted leaving one run out, on explore cases only (gate cases repeat from run t
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from typing import Literal
 
@@ -17,11 +16,11 @@ import pandas as pd
 
 from tolcal import bounds, history
 from tolcal.calibrate import devices as classes
-from tolcal.calibrate import fit, lifecycle, plots
+from tolcal.calibrate import fit, forecast, lifecycle, margins, plots, stability
 from tolcal.calibrate.evaluate import (
     Alarms,
-    fit_cell,
     held_out_of,
+    in_sample,
     leave_one_out,
     locked,
     merged,
@@ -29,9 +28,12 @@ from tolcal.calibrate.evaluate import (
     recalls_of,
     total_of,
 )
-from tolcal.calibrate.rows import Control, controls_of, judged_rows
+from tolcal.calibrate.intervals import ByRun
+from tolcal.calibrate.rows import Control, Lack, controls_of, judged_rows
 from tolcal.model import (
+    BUDGET,
     MIN_ROWS,
+    MIN_RUNS,
     SHARE_MAX,
     Baseline,
     BuggyRecall,
@@ -41,6 +43,7 @@ from tolcal.model import (
     Environment,
     Evidence,
     HeldOut,
+    InSample,
     Proposal,
     RunSummary,
     Tolerance,
@@ -51,9 +54,6 @@ from tolcal.model import (
 
 __all__ = ["baseline", "calibrate", "judged_rows", "locked"]
 
-#: A tightening below this factor, or seen in fewer runs, is not worth a maintainer's time.
-WORTH = 1.25
-WORTH_RUNS = 3
 #: Rows of a kernel and dtype that make its source a known one.
 KNOWN_ROWS = 100
 _ENVIRONMENT = ("device", "device_class", "vendor", "driver", "runtime", "torch", "triton")
@@ -67,8 +67,10 @@ def calibrate(
     *,
     rule: Rule = "residual",
     by: By = "op",
-    margin: float = fit.MARGIN,
+    margin: float | None = None,
+    budget: float = BUDGET,
     min_rows: int = MIN_ROWS,
+    min_runs: int = MIN_RUNS,
     approved: Tolerances | None = None,
     legacy: Mapping[Cell, float] | None = None,
     progress: Callable[[int, int, str], None] = lambda *_: None,
@@ -79,8 +81,10 @@ def calibrate(
         frame: records, as ``history.read`` gives them.
         rule: ``residual`` (the default rule) or ``paper`` (p95 x 1.5, for comparison only).
         by: one cell per op and dtype, or one per control and dtype.
-        margin: both parts of the residual rule's bound are multiplied by it.
-        min_rows: trusted rows that a control needs on one device class.
+        margin: both parts of the residual rule's bounds are multiplied by it; None: by one for
+            each control, from its tail.
+        budget: red runs that are put up with, as a share of all.
+        min_rows, min_runs: trusted rows and runs that a control needs on one device class.
         approved: the tolerances in force.
         legacy: hand-picked atol by cell, the "before" where nothing is approved.
 
@@ -88,14 +92,14 @@ def calibrate(
     """
     approved, legacy = approved or {}, legacy or {}
     good = frame[(frame["status"] == "ok") & (frame["roundoff"] > 0)]
-    fresh, aged = lifecycle.current(good[good["role"] == "control"], min_rows, WORTH_RUNS)
+    fresh, aged = lifecycle.current(good[good["role"] == "control"], min_rows, min_runs)
     controls = controls_of(fresh)
     # A pull request's word is no evidence of recall either.
     buggy = good[(good["role"] == "buggy") & (good["origin"] != "pull_request")]
     if rule == "paper":
         fitted = {(c.kernel, c.dtype): sorted(set(c.device)) for c in controls}
     else:
-        fitted = {(c.kernel, c.dtype): c.calibrated_devices(min_rows) for c in controls}
+        fitted = {(c.kernel, c.dtype): c.enough(min_rows, min_runs) for c in controls}
     papers = {(c.kernel, c.dtype): paper_of(c, fitted[c.kernel, c.dtype]) for c in controls}
     whole_digest = history.content_digest(frame)
     groups: dict[tuple[str, str], list[Control]] = {}
@@ -105,6 +109,10 @@ def calibrate(
     wide = {c.kernel: c for c in controls if c.dtype == "float32"}
     seen = _runs_of(frame)
     keep = plots.plan([r.id for r in seen], len(good[["kernel", "dtype"]].drop_duplicates()))
+    # Each control may take an equal share of the budget.
+    equal = budget / max(1, sum(bool(devices) for devices in fitted.values()))
+    choice = margins.Choice(equal, margin)
+    by_run = ByRun()
     results = []
     for number, (_, members) in enumerate(sorted(groups.items())):
         if not any(m.trusted.any() for m in members):
@@ -118,19 +126,23 @@ def calibrate(
             faults = faults[faults["device_class"].isin(devices)]
         results.append(
             _cell(
-                members, wide, faults, papers, rule, by, margin, min_rows, whole_digest,
-                approved.get(cell), legacy.get(cell), keep,
+                members, wide, faults, papers, rule, by, choice, (min_rows, min_runs),
+                whole_digest, approved.get(cell), legacy.get(cell), keep, by_run,
             )
         )  # fmt: skip
     progress(len(groups), len(groups), "")
-    cells = tuple(r[0] for r in results)
-    recalls = tuple(b for r in results for b in r[1])
-    alarms = merged(r[2] for r in results)
+    cells = tuple(r.cell for r in results)
+    recalls = tuple(b for r in results for b in r.recalls)
+    alarms = merged(r.alarms for r in results)
     whole = total_of(b.proposed for b in recalls)
+    intervals = by_run.intervals()
+    used = [c.tolerance.evidence.margin for c in cells if c.tolerance and c.tolerance.evidence]
+    ours, paper = (merged(r.in_sample[i] for r in results) for i in (0, 1))
+    residual = rule == "residual"
     return Proposal(
         rule=rule,
         by=by,
-        margin=margin,
+        margin=margin or max(used, default=fit.LADDER[0]),
         history=whole_digest,
         digest="",
         recall=whole.recall,
@@ -142,10 +154,26 @@ def calibrate(
         notes=(
             *_differing(frame),
             *_notes(good, fitted, rule),
-            *lifecycle.notes(aged, min_rows, WORTH_RUNS),
+            *lifecycle.notes(aged, min_rows, min_runs),
         ),
-        curve=plots.curve([r[3] for r in results if r[3]], alarms) if rule == "residual" else None,
+        curve=plots.curve([r.shares for r in results if r.shares], alarms) if residual else None,
+        budget=budget,
+        forecast=forecast.of([j for r in results for j in r.tails], budget) if residual else None,
+        recall_interval=intervals[0],
+        detectable_interval=intervals[1],
+        in_sample=InSample(held_out_of(ours), held_out_of(paper)) if ours else None,
     ).sealed()
+
+
+class _Result(msgspec.Struct, frozen=True):
+    """One cell, and its part of what is said of all together."""
+
+    cell: CellProposal
+    recalls: list[BuggyRecall]
+    alarms: Alarms
+    in_sample: tuple[Alarms, Alarms]
+    tails: list[forecast.Judged]
+    shares: plots.Judged | None
 
 
 def _cell(
@@ -155,53 +183,85 @@ def _cell(
     papers: Mapping[tuple[str, str], float | None],
     rule: Rule,
     by: By,
-    margin: float,
-    min_rows: int,
+    choice: margins.Choice,
+    least: tuple[int, int],
     history_digest: str,
     approved: Tolerance | None,
     legacy: float | None,
     keep: plots.Plan,
-) -> tuple[CellProposal, list[BuggyRecall], Alarms, plots.Judged | None]:
+    by_run: ByRun,
+) -> _Result:
     op, dtype = members[0].op, members[0].dtype
     members_all = members
     imported = [m for m in members if np.isnan(m.arrays.z).all()]
     if rule == "residual":
         members = [m for m in members if m not in imported]
-    devices = {m.kernel: m.calibrated_devices(min_rows) for m in members}
-    lacking = max((min_rows - m.best_count() for m in members if not devices[m.kernel]), default=0)
+    devices = {m.kernel: m.enough(*least) for m in members}
+    lack = _most([m.lacks(*least) for m in members if not devices[m.kernel]])
     paper_values = [p for m in members_all if (p := papers[m.kernel, dtype]) is not None]
     paper_tol = max(paper_values) if paper_values else None
-    fits: dict[str, Tolerance] = {}
     note = ""
+    fitted = False
     if rule == "residual":
         if imported and not members:
             note = "imported rows have no envelopes; only `--rule paper` can use them"
-        elif lacking > 0:
-            note = f"needs {lacking} more rows of a control (has {min_rows - lacking})"
+        elif lack is not None:
+            note = lack.text
             if approved is not None:
                 note = f"approved; to fit it again, {note}"
         else:
-            fits = fit_cell(members, wide, devices, margin)
+            fitted = True
     # Evidence is what the fit rests on; without a fit, whatever there is.
     used = pd.concat(
         [
-            m.rows[m.trusted & (np.isin(m.device, devices[m.kernel]) if fits else True)]
+            m.rows[m.trusted & (np.isin(m.device, devices[m.kernel]) if fitted else True)]
             for m in members_all
         ]
     )
-    element = classes.element_of(used, dtype)
-    combine = functools.partial(
-        classes.combined,
-        whole=classes.complete(members, devices),
-        element=element,
-        approved=approved,
-    )
-    tolerance = combine(fits)
-    alarms = leave_one_out(members_all, wide, devices, rule, margin, combine if fits else None)
-    recalls = recalls_of(faults, dtype, op, tolerance, approved, papers, legacy, rule)
-    total = total_of(b.proposed for b in recalls)
     runs = int(used["run_id"].nunique())
     names = sorted(str(name) for name in used["device"].unique())
+    element = classes.element_of(used, dtype)
+    half = bounds.half_gap(dtype, element.ref)
+    now = None if approved is None else element.allowed(approved)
+    own_fits: Mapping[str, Tolerance] = {}
+    tolerance: Tolerance | None = None
+    state: CellState = "uncalibrated"
+    alarms: Alarms = {}
+    sample: tuple[Alarms, Alarms] = ({}, {})
+    shares: list[forecast.Judged] = []
+    margin = 0.0
+    if fitted:
+        ladders = [margins.Ladder(m, wide, devices[m.kernel]) for m in members]
+        fits = [_whole(ladders, choice.times(f)) for f in stability.FACTORS[: 3 if approved else 1]]
+        whole = classes.complete(members, devices)
+
+        def combined(one: margins.Fitted) -> Tolerance:
+            return classes.combined(one.fits, whole, element, approved)
+
+        proposals = [combined(one) for one in fits]
+        before, after = classes.allowed(element, approved, proposals)
+        state, place = stability.settle(before, after, runs)
+        tolerance, margin, own_fits = proposals[place], fits[place].margin, fits[place].fits
+        if state == "tighten" and approved is not None:
+            tolerance = classes.settled(tolerance, approved, element)
+        taken = choice.times(stability.FACTORS[place])
+
+        def without(left: list[str]) -> list[Tolerance | None]:
+            return [combined(one) if one else None for one in margins.cell(ladders, left, taken)]
+
+        alarms = leave_one_out(members, devices, without)
+        sample = in_sample(members, devices, tolerance, paper_tol)
+        shares = [
+            forecast.Judged(f"{op}/{dtype}", margins.shares(m, wide, devices[m.kernel], tolerance))
+            for m in members
+        ]
+    elif rule == "paper":
+        state = "new" if approved is None else "unchanged"
+        alarms = leave_one_out(members, devices, None)
+        judged = {m.kernel: sorted(set(m.device)) for m in members}
+        sample = (in_sample(members, judged, None, paper_tol)[1],) * 2
+    recalls = recalls_of(faults, dtype, op, tolerance, approved, papers, legacy, rule, by_run)
+    total = total_of(b.proposed for b in recalls)
     held = held_out_of(alarms)
     if tolerance is not None:
         evidence = Evidence(
@@ -217,24 +277,22 @@ def _cell(
             scale=round_up(element.scale),
         )
         tolerance = classes.proven(tolerance, evidence, used, alarms, faults)
-    half = bounds.half_gap(dtype, element.ref)
-    now = None if approved is None else element.allowed(approved)
     if now is None and legacy is not None:
         now = legacy + half
     paper_allowed = None if paper_tol is None else paper_tol + half
     allowed = None if tolerance is None else element.allowed(tolerance)
     proposed = paper_allowed if rule == "paper" else allowed
     tightening = now / proposed if now is not None and proposed else None
-    factors = classes.tightenings(tolerance, approved, element) if tolerance and approved else []
     cell = CellProposal(
         op=op,
         dtype=dtype,
         kernel=None if by == "op" else members_all[0].kernel,
-        state=_state(tolerance, approved, factors, runs, rule),
+        state=state,
         rows=len(used),
         runs=runs,
         devices=tuple(names),
-        needs_rows=max(0, lacking),
+        needs_rows=lack.needs_rows if lack else 0,
+        needs_runs=lack.needs_runs if lack else 0,
         tolerance=tolerance,
         base=None if approved is None else approved.whole_digest,
         proposed_tol=paper_tol if rule == "paper" else None,
@@ -251,9 +309,23 @@ def _cell(
         plots=plots.cell_plots(
             members_all, faults, tolerance, approved, legacy, paper_tol, element.scale, keep
         ),
-        by_device=classes.needs(fits, tolerance, approved, element, used) if tolerance else (),
+        by_device=classes.needs(own_fits, tolerance, approved, element, used) if tolerance else (),
     )
-    return cell, recalls, alarms, plots.buggy_shares(faults, tolerance, paper_tol)
+    return _Result(
+        cell, recalls, alarms, sample, shares, plots.buggy_shares(faults, tolerance, paper_tol)
+    )
+
+
+def _whole(ladders: list[margins.Ladder], choice: margins.Choice) -> margins.Fitted:
+    """The fit to all runs, of controls that have enough rows."""
+    (one,) = margins.cell(ladders, [None], choice)
+    assert one is not None
+    return one
+
+
+def _most(lacks: list[Lack]) -> Lack | None:
+    """The control that lacks most speaks for its cell."""
+    return max(lacks, key=lambda lack: (lack.needs_runs, lack.needs_rows), default=None)
 
 
 def baseline(frame: pd.DataFrame, approved: Tolerances) -> Baseline:
@@ -302,25 +374,6 @@ def _caught(
                         strict=True)  # fmt: skip
             found[kernel, dtype] = found.get((kernel, dtype), frozenset()) | frozenset(cases)
     return found
-
-
-def _state(
-    tolerance: Tolerance | None,
-    approved: Tolerance | None,
-    factors: list[float],
-    runs: int,
-    rule: Rule,
-) -> CellState:
-    """``factors``: of tightening, on each device class that is told apart."""
-    if rule == "paper":
-        return "new" if approved is None else "unchanged"
-    if tolerance is None:
-        return "uncalibrated"
-    if approved is None:
-        return "new"
-    if min(factors) <= 1 / WORTH:
-        return "looser"
-    return "tighten" if max(factors) >= WORTH and runs >= WORTH_RUNS else "unchanged"
 
 
 def _runs_of(frame: pd.DataFrame) -> list[RunSummary]:

@@ -6,6 +6,7 @@ controls need on each that was measured. A device class that needs much less get
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -13,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from tolcal import bounds
-from tolcal.calibrate import fit
+from tolcal.calibrate import fit, stability
 from tolcal.calibrate.evaluate import Alarms, held_out_of
 from tolcal.calibrate.rows import Control, judged_rows, texts
 from tolcal.model import DeviceNeed, Evidence, HeldOut, Tolerance, Values
@@ -62,22 +63,16 @@ def combined(
     whole: frozenset[str],
     element: Element,
     approved: Tolerance | None = None,
-) -> Tolerance | None:
+) -> Tolerance:
     """The wider of the fits of each device class, with an override for those that need far less.
 
     Args:
-        fits: by device class.
+        fits: by device class, one at least.
         whole: the `complete` ones, which may have an override.
         element: where they are compared.
         approved: what is in force: its overrides for device classes that were not fitted stay.
-
-    None without a fit.
     """
-    base: Tolerance | None = None
-    for one in fits.values():
-        base = one if base is None else fit.wider(base, one)
-    if base is None:
-        return None
+    base = functools.reduce(fit.wider, fits.values())
     before = approved.on if approved is not None else {}
     own: dict[str, Values] = {d: values for d, values in before.items() if d not in fits}
     for device, values in fits.items():
@@ -160,7 +155,7 @@ def proven(
                 detectable_recall=rounded(float(caught.mean()) if len(buggy) else None),
             ),
         )
-    return msgspec.structs.replace(tolerance, evidence=evidence, on=on)
+    return msgspec.structs.replace(tolerance, evidence=tolerance.evidence or evidence, on=on)
 
 
 def rounded(share: float | None) -> float | None:
@@ -168,8 +163,37 @@ def rounded(share: float | None) -> float | None:
     return None if share is None else int(share * 10_000) / 10_000
 
 
-def tightenings(cell: Tolerance, approved: Tolerance, element: Element) -> list[float]:
-    """Allowed now over allowed as proposed: of the cell's own values, then of each override's."""
-    names = sorted({*cell.on, *approved.on})
-    pairs = [(approved, cell)] + [(approved.for_device(d), cell.for_device(d)) for d in names]
-    return [element.allowed(now) / element.allowed(then) for now, then in pairs]
+def allowed(
+    element: Element, approved: Tolerance | None, proposed: Sequence[Tolerance]
+) -> tuple[list[float] | None, list[list[float]]]:
+    """What is approved allows, and what each of ``proposed`` does, on the same device classes.
+
+    First on those without an override, then on each that has one in any of them.
+    """
+    known = proposed if approved is None else (approved, *proposed)
+    names = sorted({device for tolerance in known for device in tolerance.on})
+
+    def of(tolerance: Tolerance) -> list[float]:
+        return [element.allowed(v) for v in (tolerance, *map(tolerance.for_device, names))]
+
+    return None if approved is None else of(approved), [of(tolerance) for tolerance in proposed]
+
+
+def settled(proposed: Tolerance, approved: Tolerance, element: Element) -> Tolerance:
+    """Of a cell that tightens, what does not tighten stays as it is approved.
+
+    So that it is not looser by what is too little to ask for.
+    """
+
+    def worth(now: Values, then: Values) -> bool:
+        return element.allowed(now) / element.allowed(then) >= stability.WORTH
+
+    base = proposed if worth(approved, proposed) else approved
+    on: dict[str, Values] = {}
+    for device in sorted({*proposed.on, *approved.on}):
+        now, then = approved.for_device(device), proposed.for_device(device)
+        if device in approved.on and not worth(now, then):
+            on[device] = approved.on[device]
+        elif device in proposed.on and (base is proposed or worth(now, then)):
+            on[device] = proposed.on[device]
+    return msgspec.structs.replace(base, approved=None, on=on)

@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 
 from tolcal import bounds
-from tolcal.calibrate import fit, leaving
+from tolcal.calibrate import fit
+from tolcal.calibrate.intervals import ByRun
 from tolcal.calibrate.rows import Control, controls_of, judged_rows, texts
 from tolcal.model import (
-    DTYPES,
     BuggyRecall,
     Cell,
     HeldOutRows,
@@ -49,8 +49,6 @@ class Alarm(msgspec.Struct, frozen=True):
 
 #: By run id.
 Alarms = dict[str, Alarm]
-#: Fits by device class into what holds on all of them; None without a fit.
-Combine = Callable[[Mapping[str, Tolerance]], Tolerance | None]
 
 
 def merged(many: Iterable[Alarms]) -> Alarms:
@@ -74,48 +72,23 @@ def paper_of(control: Control, devices: list[str]) -> float | None:
     return fit.paper(values) if values.size else None
 
 
-def fit_cell(
-    members: list[Control],
-    wide: Mapping[str, Control],
-    devices: Mapping[str, list[str]],
-    margin: float,
-) -> dict[str, Tolerance]:
-    """By device class, the wider of the fits there of the members that have enough rows of it."""
-    result: dict[str, Tolerance] = {}
-    for control in members:
-        for device in devices[control.kernel]:
-            mask = control.fits & (control.device == device)
-            if not mask.any():
-                continue
-            borrowed = None
-            lender = wide.get(control.kernel)
-            if DTYPES[control.dtype].bits <= 16 and lender is not None:
-                lent = lender.fits & (lender.device == device)
-                borrowed = lender.subset(lent) if lent.any() else None
-            one = fit.residual(control.subset(mask), borrowed, control.dtype, margin)
-            result[device] = fit.wider(result[device], one) if device in result else one
-    return result
-
-
 def leave_one_out(
     members: list[Control],
-    wide: Mapping[str, Control],
     devices: Mapping[str, list[str]],
-    rule: str,
-    margin: float,
-    combine: Combine | None,
+    without: Callable[[list[str]], list[Tolerance | None]] | None,
 ) -> Alarms:
     """Per run: trusted explore rows of the controls, and how many a fit without it flags.
 
-    ``combine`` makes a cell of the fits of each device class; None: there is no fit.
-    The residual rule's runs are judged by the published rule too, for comparison.
+    Args:
+        members: the controls of one cell.
+        devices: what the residual rule fits each of them on.
+        without: the residual rule's tolerances with each of some runs left out; its runs are
+            judged by the published rule too, for comparison. None: by the published rule alone.
     """
-    if rule == "residual" and combine is None:
-        return {}
     masks = {}
     for control in members:
         mask = control.trusted & control.explore
-        if rule == "residual":
+        if without is not None:
             mask = mask & np.isin(control.device, devices[control.kernel])
         masks[control.kernel] = mask
     runs = sorted({str(run) for c in members for run in np.unique(c.runs[masks[c.kernel]])})
@@ -123,16 +96,15 @@ def leave_one_out(
         return {}
     atols = _papers_without(members, runs)
     tolerances: dict[str, Tolerance | None] = dict.fromkeys(runs)
-    if rule == "residual" and combine is not None:
-        parts = leaving.pools(members, wide, devices)
-        tolerances = {run: combine(leaving.without(parts, run, margin)) for run in runs}
+    if without is not None:
+        tolerances = dict(zip(runs, without(runs), strict=True))
     result: Alarms = {}
     for control in members:
         judged = _judged_without(control, masks[control.kernel], tolerances, atols)
         for run, (theirs, flagged, used) in judged.items():
             atol = atols[run]
             by_paper = float(theirs.max() / atol) if atol else 0.0
-            if rule == "paper":
+            if without is None:
                 if atol is None:
                     continue
                 flagged, share = theirs > atol, by_paper
@@ -147,6 +119,25 @@ def leave_one_out(
                 )
             result[run] = result.get(run, Alarm()).with_(counted)
     return {run: result[run] for run in runs if run in result}
+
+
+def in_sample(
+    members: list[Control],
+    devices: Mapping[str, list[str]],
+    tolerance: Tolerance | None,
+    atol: float | None,
+) -> tuple[Alarms, Alarms]:
+    """Rows that a tolerance, and the published atol, were fitted to, judged by them."""
+    ours: Alarms = {}
+    paper: Alarms = {}
+    for control in members:
+        mask = control.trusted & control.explore & np.isin(control.device, devices[control.kernel])
+        runs = control.runs[mask]
+        if tolerance is not None:
+            _count(ours, runs, bounds.exceeds(control.judged.of(mask), tolerance))
+        if atol is not None:
+            _count(paper, runs, control.max_abs[mask] > atol)
+    return ours, paper
 
 
 def _judged_without(
@@ -204,7 +195,9 @@ def recalls_of(
     papers: Mapping[tuple[str, str], float | None],
     legacy: float | None,
     rule: str,
+    by_run: ByRun,
 ) -> list[BuggyRecall]:
+    """Recall of each buggy kernel; what the proposal flags is added to ``by_run``."""
     result = []
     for kernel, rows in faults.groupby("kernel", observed=True, sort=True):
         control = str(rows["corrupts"].iloc[0])
@@ -224,7 +217,13 @@ def recalls_of(
                 detectable_flagged=int((flagged & detectable).sum()),
             )
 
-        by_paper = count(None if paper is None else max_abs > paper)
+        paper_flags = None if paper is None else max_abs > paper
+        by_paper = count(paper_flags)
+        flags = paper_flags
+        if rule != "paper":
+            flags = None if tolerance is None else bounds.exceeds(judged, tolerance)
+        if flags is not None:
+            by_run.add(texts(rows["run_id"]), flags, detectable)
         # An imported row carries its own hand-picked verdict.
         over = rows["num_exceeding"].fillna(-1).to_numpy(np.int64)
         imported = (rows["origin"] == "import").to_numpy(dtype=bool)
@@ -235,9 +234,7 @@ def recalls_of(
                 control=control,
                 op=op,
                 dtype=dtype,
-                proposed=by_paper
-                if rule == "paper"
-                else count(None if tolerance is None else bounds.exceeds(judged, tolerance)),
+                proposed=count(flags),
                 approved=count(None if approved is None else bounds.exceeds(judged, approved)),
                 paper=by_paper,
                 legacy=count(by_hand if legacy is not None or imported.any() else None),
@@ -286,6 +283,7 @@ def locked(frame: pd.DataFrame, proposal: Proposal, legacy: Mapping[Cell, float]
             if name in flagged:
                 _count(alarms, control.runs, flagged[name])
     recalls: list[BuggyRecall] = []
+    by_run = ByRun()
     missed = []
     buggy = good[good["role"] == "buggy"]
     for (op, dtype), rows in buggy.groupby(["op", "dtype"], observed=True, sort=True):
@@ -293,7 +291,7 @@ def locked(frame: pd.DataFrame, proposal: Proposal, legacy: Mapping[Cell, float]
         tolerance = tolerances.get(cell)
         known = {(str(k), cell[1]): papers.get(cell) for k in rows["corrupts"].unique()}
         recalls += recalls_of(
-            rows, cell[1], cell[0], tolerance, None, known, legacy.get(cell), "residual"
+            rows, cell[1], cell[0], tolerance, None, known, legacy.get(cell), "residual", by_run
         )
         if tolerance is None:
             continue
@@ -308,6 +306,7 @@ def locked(frame: pd.DataFrame, proposal: Proposal, legacy: Mapping[Cell, float]
         paper=held_out_of(theirs),
         buggy=tuple(recalls),
         missed=tuple(missed),
+        detectable_interval=by_run.intervals()[1],
     )
 
 

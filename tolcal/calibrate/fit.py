@@ -13,8 +13,8 @@ from tolcal.model import DTYPES, AllClose, TolcalError, Tolerance, round_up
 
 PAPER_PERCENTILE = 95
 PAPER_FACTOR = 1.5
-#: Both parts of a fitted bound are multiplied by this.
-MARGIN = 2.0
+#: Both parts of a fitted bound are multiplied by one of these: see ``margins``.
+LADDER = (2.0, 3.0, 4.0)
 #: A scale below this share of the row's rms gets no say in the objective: one element whose
 #: relative accuracy is lost (GELU's far tail) must not decide the fit.
 SCALE_FLOOR = 2.0**-12
@@ -108,7 +108,28 @@ def cheapest(
     return chosen
 
 
-def residual(rows: Rows, wide: Rows | None, dtype: str, margin: float) -> Tolerance:
+class Bound(msgspec.Struct, frozen=True):
+    """One control's fit on one device class, before any margin: its own records reach it."""
+
+    pair: tuple[float, float]  # (atol, c) for scale = |ref| + sigma
+    plain: tuple[float, float]  # for scale = |ref|
+    bias: float | None  # the largest |bias| that is judged; None if none is
+    roundoff: float
+    dtype: str
+
+    def times(self, margin: float) -> Tolerance:
+        """Every part times ``margin``, rounded up."""
+        return Tolerance(
+            atol=round_up(margin * self.pair[0]),
+            scaled_tol=round_up(margin * self.pair[1]),
+            allclose=allclose(
+                margin * self.plain[0], margin * self.plain[1], self.roundoff, self.dtype
+            ),
+            bias_tol=bias_bound(self.bias, margin),
+        )
+
+
+def residual(rows: Rows, wide: Rows | None, dtype: str) -> Bound:
     """The default rule for one control: joint fit with borrowing (``wide``: its fp32 rows).
 
     Raises TolcalError if a row has a non-finite mismatch, which no tolerance covers.
@@ -122,30 +143,12 @@ def residual(rows: Rows, wide: Rows | None, dtype: str, margin: float) -> Tolera
     if wide is not None:
         own = borrow(own, upper(wide.envelope, wide.z))
         own_abs = borrow(own_abs, upper(wide.envelope_abs, wide.z_abs))
-    return tolerance(
+    return Bound(
         joint(own, rows.scales, rows.rms, rows.roundoff),
         joint(own_abs, rows.scales_abs, rows.rms, rows.roundoff),
-        judged_bias(rows),
+        largest_bias(rows),
         rows.roundoff,
         dtype,
-        margin,
-    )
-
-
-def tolerance(
-    pair: tuple[float, float],
-    plain: tuple[float, float],
-    biases: Floats,
-    roundoff: float,
-    dtype: str,
-    margin: float,
-) -> Tolerance:
-    """The cell of both joint fits and of the |bias| of the records with enough elements."""
-    return Tolerance(
-        atol=round_up(margin * pair[0]),
-        scaled_tol=round_up(margin * pair[1]),
-        allclose=allclose(margin * plain[0], margin * plain[1], roundoff, dtype),
-        bias_tol=bias_bound(biases, margin),
     )
 
 
@@ -162,24 +165,22 @@ def allclose(atol: float, c: float, roundoff: float, dtype: str) -> AllClose:
     return AllClose(atol=round_up(absolute), rtol=round_up(rtol))
 
 
-def bias_tol(rows: Rows, margin: float) -> float | None:
-    """Bound on |bias| from the records with enough elements; None where bias tells nothing."""
-    return bias_bound(judged_bias(rows), margin)
+def largest_bias(rows: Rows, keep: bounds.Bools | None = None) -> float | None:
+    """The largest |bias| of the records (where ``keep`` holds) with enough elements."""
+    judged = rows.bias_count >= bounds.BIAS_MIN_COUNT
+    if keep is not None:
+        judged &= keep
+    return float(np.abs(rows.bias[judged]).max()) if judged.any() else None
 
 
-def judged_bias(rows: Rows) -> Floats:
-    """|bias| of the records with enough elements."""
-    return np.abs(rows.bias[rows.bias_count >= bounds.BIAS_MIN_COUNT])
-
-
-def bias_bound(biases: Floats, margin: float) -> float | None:
-    """Above all of these |bias|; None if there are none, or correct kernels come near 1.
+def bias_bound(largest: float | None, margin: float) -> float | None:
+    """Above that |bias|; None if there is none, or correct kernels come near 1.
 
     A norm over two elements rounds +-1 the same way everywhere.
     """
-    if not biases.size:
+    if largest is None:
         return None
-    widened = math.ceil(margin * float(biases.max()) * 100) / 100 + 0.01
+    widened = math.ceil(margin * largest * 100) / 100 + 0.01
     return round(widened, 2) if widened < 1.0 else None
 
 

@@ -7,8 +7,9 @@ they can't be wrong about it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -16,7 +17,7 @@ from tolcal import bounds
 from tolcal.bounds import Floats
 from tolcal.calibrate import fit
 from tolcal.calibrate.rows import Control
-from tolcal.model import DTYPES, Tolerance
+from tolcal.model import DTYPES
 
 #: Costs are means of logarithms below 1,000; sums of a million of them err by less than this.
 TIE = 1e-6
@@ -25,8 +26,7 @@ TIE = 1e-6
 class Pool:
     """Rows of one control, dtype and device class, by run."""
 
-    def __init__(self, control: Control, mask: bounds.Bools, device: str) -> None:
-        self.device = device
+    def __init__(self, control: Control, mask: bounds.Bools) -> None:
         self.rows = control.subset(mask)
         self.dtype = control.dtype
         names, self.codes = np.unique(control.runs[mask], return_inverse=True)
@@ -38,24 +38,21 @@ class Pool:
         self._costs = _Costs(rows.scales, rows.rms, rows.roundoff, self.codes, len(names))
         self._costs_abs = _Costs(rows.scales_abs, rows.rms, rows.roundoff, self.codes, len(names))
 
-    def without(self, run: str, wide: Pool | None, margin: float) -> Tolerance | None:
-        """``fit.residual`` on the rows of the other runs; None if there are none."""
-        out = self.index.get(run)
+    def without(self, run: str | None, wide: Pool | None) -> fit.Bound | None:
+        """``fit.residual`` on the rows of the other runs (None: of all); None without any."""
+        out = None if run is None else self.index.get(run)
         if out is not None and len(self.index) == 1:
             return None
         scaled = plain = None
-        lent = None if wide is None else wide.index.get(run)
+        lent = None if wide is None or run is None else wide.index.get(run)
         if wide is not None and (lent is None or len(wide.index) > 1):
             scaled, plain = wide.own.without(lent), wide.own_abs.without(lent)
-        keep = self.codes != out if out is not None else np.ones(len(self.codes), bool)
-        judged = keep & (self.rows.bias_count >= bounds.BIAS_MIN_COUNT)
-        return fit.tolerance(
+        return fit.Bound(
             self._costs.joint(self.own.without(out), scaled, out),
             self._costs_abs.joint(self.own_abs.without(out), plain, out),
-            np.abs(self.rows.bias[judged]),
+            fit.largest_bias(self.rows, None if out is None else self.codes != out),
             self.rows.roundoff,
             self.dtype,
-            margin,
         )
 
 
@@ -120,30 +117,28 @@ class _Costs:
         return self.chosen_from[key]
 
 
-def pools(
-    members: list[Control], wide: Mapping[str, Control], devices: Mapping[str, list[str]]
-) -> list[tuple[Pool, Pool | None]]:
-    """Each member's rows on each of its devices, and the fp32 rows that they may borrow from."""
+class Part(msgspec.Struct, frozen=True):
+    """A control's rows on one device class, and the fp32 rows that they may borrow from."""
+
+    device: str
+    own: Pool
+    lent: Pool | None
+
+    def without(self, run: str | None) -> fit.Bound | None:
+        """The fit without that run's rows, or of all."""
+        return self.own.without(run, self.lent)
+
+
+def parts(control: Control, wide: Mapping[str, Control], devices: Sequence[str]) -> list[Part]:
+    """The control's rows by device class; ``wide`` are the fp32 controls by kernel."""
     found = []
-    for control in members:
-        for device in devices[control.kernel]:
-            mask = control.fits & (control.device == device)
-            if not mask.any():
-                continue
-            lender, lent = wide.get(control.kernel), None
-            if DTYPES[control.dtype].bits <= 16 and lender is not None:
-                there = lender.fits & (lender.device == device)
-                lent = Pool(lender, there, device) if there.any() else None
-            found.append((Pool(control, mask, device), lent))
+    for device in devices:
+        mask = control.fits & (control.device == device)
+        if not mask.any():
+            continue
+        lender, lent = wide.get(control.kernel), None
+        if DTYPES[control.dtype].bits <= 16 and lender is not None:
+            there = lender.fits & (lender.device == device)
+            lent = Pool(lender, there) if there.any() else None
+        found.append(Part(device, Pool(control, mask), lent))
     return found
-
-
-def without(parts: list[tuple[Pool, Pool | None]], run: str, margin: float) -> dict[str, Tolerance]:
-    """By device class, the wider of the fits of ``pools``, leaving that run out."""
-    result: dict[str, Tolerance] = {}
-    for pool, lent in parts:
-        one = pool.without(run, lent, margin)
-        if one is not None:
-            known = result.get(pool.device)
-            result[pool.device] = one if known is None else fit.wider(known, one)
-    return result

@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import msgspec
 import numpy as np
 import pandas as pd
 
 from tolcal import bounds
 from tolcal.calibrate import fit
 from tolcal.history.columns import TUPLES
+from tolcal.model import plural
+
+
+class Lack(msgspec.Struct, frozen=True):
+    """Rows and runs that a control still needs on one device class, and those that it has."""
+
+    needs_rows: int
+    needs_runs: int  # at the rows a run so far
+    rows: int
+    runs: int
+
+    @property
+    def text(self) -> str:
+        """As the note of a cell."""
+        more = plural(self.needs_runs, "more run")
+        rows = f" ({plural(self.needs_rows, 'row')} of a control)" if self.needs_rows else ""
+        return f"needs {more}{rows}; has {plural(self.rows, 'row')} of {plural(self.runs, 'run')}"
 
 
 class Control:
@@ -20,6 +39,9 @@ class Control:
         self.rows = rows
         self.trusted = rows["origin"].to_numpy() != "pull_request"
         self.runs = texts(rows["run_id"])
+        #: the same as numbers, which all controls of a history share
+        self.codes = rows["run_id"].cat.codes.to_numpy(np.int64)
+        self._numbers = dict(zip(self.runs.tolist(), self.codes.tolist(), strict=True))
         self.explore = rows["case_set"].to_numpy() == "explore"
         self.device = texts(rows["device_class"])
         self.max_abs = rows["max_abs"].to_numpy(np.float64)
@@ -34,15 +56,38 @@ class Control:
         # After a change of compute_dtype the envelopes of older rows are in another unit.
         self.fits &= rows["roundoff"].to_numpy(np.float64) == self.arrays.roundoff
 
-    def calibrated_devices(self, min_rows: int) -> list[str]:
-        """Device classes with at least that many trusted rows to fit."""
-        names, counts = np.unique(self.device[self.trusted & self.fits], return_counts=True)
-        return [str(n) for n, k in zip(names, counts, strict=True) if k >= min_rows]
+    def code_of(self, run: str) -> int:
+        """The number of that run in ``codes``; -1 if this control has no row of it."""
+        return int(self._numbers.get(run, -1))
 
-    def best_count(self) -> int:
-        """Rows of the device class that has most."""
-        counts = np.unique(self.device[self.trusted & self.fits], return_counts=True)[1]
-        return int(counts.max()) if counts.size else 0
+    def enough(self, min_rows: int, min_runs: int) -> list[str]:
+        """Device classes with at least so many trusted rows to fit, of so many runs."""
+        return [
+            device
+            for device, (rows, runs) in self._counts().items()
+            if rows >= min_rows and runs >= min_runs
+        ]
+
+    def lacks(self, min_rows: int, min_runs: int) -> Lack:
+        """What the device class that lacks least is short of."""
+        lacks = []
+        for rows, runs in self._counts().values():
+            short = max(0, min_rows - rows)
+            lacks.append(
+                Lack(short, max(min_runs - runs, math.ceil(short * runs / rows)), rows, runs)
+            )
+        none = Lack(min_rows, min_runs, 0, 0)
+        return min(lacks, key=lambda lack: (lack.needs_runs, lack.needs_rows), default=none)
+
+    def _counts(self) -> dict[str, tuple[int, int]]:
+        """Trusted rows to fit, and their runs, by device class."""
+        mask = self.trusted & self.fits
+        devices, codes = self.device[mask], self.codes[mask]
+        return {
+            str(name): (int(here.sum()), len(np.unique(codes[here])))
+            for name in np.unique(devices)
+            for here in (devices == name,)
+        }
 
     def subset(self, mask: bounds.Bools) -> fit.Rows:
         """The rows where ``mask`` holds, as fitting takes them."""
@@ -106,6 +151,9 @@ def _fit_rows(rows: pd.DataFrame) -> fit.Rows:
 
 
 def controls_of(rows: pd.DataFrame) -> list[Control]:
+    """The controls among these rows, by op, name and dtype."""
+    if not isinstance(rows["run_id"].dtype, pd.CategoricalDtype):
+        rows = rows.assign(run_id=rows["run_id"].astype("category"))
     grouped = rows.groupby(["op", "kernel", "dtype"], observed=True, sort=True)
     return [
         Control(str(op), str(kernel), str(dtype), group) for (op, kernel, dtype), group in grouped

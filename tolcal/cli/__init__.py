@@ -150,7 +150,11 @@ def build_parser() -> argparse.ArgumentParser:
     calibrate.add_argument("--by", choices=("op", "kernel"), default="op",
                            help="one tolerance per op (default) or per control")  # fmt: skip
     calibrate.add_argument("--margin", type=options.factor, default=None, metavar="M",
-                           help="multiply the fitted bound by M (default 2)")  # fmt: skip
+                           help="multiply the fitted bounds by M (default: by 2, 3 or 4, each "
+                           "control by what its tail asks for)")  # fmt: skip
+    calibrate.add_argument("--budget", type=options.share, default=None, metavar="B",
+                           help="share of runs that may be red for noise (default 0.001: 1 in "
+                           "1,000)")  # fmt: skip
     calibrate.add_argument("--tolerances", metavar="F", help="the approved tolerances")
     calibrate.add_argument("--locked", action="append", metavar="DIR|FILE",
                            help="runs kept apart: judge them by the result; may be "

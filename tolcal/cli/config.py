@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 
 from tolcal import tomlfile
-from tolcal.model import TolcalError
+from tolcal.model import BUDGET, Budget, TolcalError
 
 
 class Cases(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -28,6 +28,7 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     profile: str = "default"
     triton_cache: str = ""
     cases: Cases = Cases()
+    budget: Budget = BUDGET  # share of runs that may be red for noise
     test_ops: tuple[str, ...] = ()  # ops that only tests know: see `project`
 
 
@@ -42,6 +43,7 @@ class Config(msgspec.Struct, frozen=True):
     profile: str
     triton_cache: Path | None  # None: Triton's own
     cases: Cases
+    budget: float
 
 
 def load(args: argparse.Namespace) -> Config:
@@ -69,6 +71,7 @@ def load(args: argparse.Namespace) -> Config:
         profile=getattr(args, "profile", None) or table.profile,
         triton_cache=path("triton_cache", table.triton_cache) if cache else None,
         cases=cases,
+        budget=getattr(args, "budget", None) or table.budget,
     )
 
 

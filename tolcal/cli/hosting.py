@@ -25,7 +25,7 @@ def github(args: argparse.Namespace) -> int:
 
 
 def inputs(args: argparse.Namespace) -> settings.Inputs:
-    """Options over ``[tool.tolcal]``: corpus and tolerances are those that `run` has."""
+    """Options over ``[tool.tolcal]``: corpus, tolerances and budget are those on a laptop."""
     given = {
         name: getattr(args, name)
         for name in settings.Inputs.__struct_fields__
@@ -37,6 +37,7 @@ def inputs(args: argparse.Namespace) -> settings.Inputs:
         given["out"] = Path(given["out"])
     paths = config.load(argparse.Namespace(corpus=args.corpus, tolerances=args.tolerances))
     given["corpus"], given["tolerances"] = paths.corpus.as_posix(), paths.tolerances.as_posix()
+    given["budget"] = paths.budget
     return settings.Inputs(**given)
 
 

@@ -26,7 +26,6 @@ def calibrate(args: argparse.Namespace) -> int:
     """``tolcal calibrate``."""
     from tolcal import calibrate as stage
     from tolcal import history
-    from tolcal.calibrate import fit
     from tolcal.report import terminal
 
     settings = config.load(args)
@@ -52,7 +51,8 @@ def calibrate(args: argparse.Namespace) -> int:
             frame,
             rule=args.rule,
             by=args.by,
-            margin=args.margin or fit.MARGIN,
+            margin=args.margin,
+            budget=settings.budget,
             approved=approved,
             legacy=legacy,
             progress=progress,

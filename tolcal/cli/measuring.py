@@ -154,7 +154,7 @@ def ci(args: argparse.Namespace) -> int:
     with terminal.progress("calibrating", "cells") as progress:
         found = review.review(
             past, records, approved=approved, legacy=legacy(ops), kernels=kernels,
-            progress=progress,
+            budget=settings.budget, progress=progress,
         )  # fmt: skip
     verdict = found.verdict
     document = Document(found.proposal, verdict)

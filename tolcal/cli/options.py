@@ -91,3 +91,7 @@ def positive(text: str) -> int:
 
 def factor(text: str) -> float:
     return number(text, float, 1e-9, 1e9)
+
+
+def share(text: str) -> float:
+    return number(text, float, 1e-9, 1.0)

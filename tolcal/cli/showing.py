@@ -160,6 +160,8 @@ def _show_op(
             say(f"  evidence     rule {cut(evidence.rule, 80)}, margin {evidence.margin:g}: "
                   f"{evidence.rows} rows of {evidence.runs} runs on "
                   f"{cut(', '.join(evidence.devices), 400)}")  # fmt: skip
+            if evidence.rule == "residual":
+                say(f"               margin {evidence.margin:g}: {_why(evidence.margin)}")
             say(f"               {text.held_out_claim(held.red, held.runs)}; detectable recall "
                   f"{text.percent(evidence.detectable_recall)}")  # fmt: skip
         if mark is not None and tolerances.changed_by_hand({(name, dtype): tolerance}):
@@ -171,6 +173,20 @@ def _show_op(
             say(f"  approved     by {cut(mark.by, 80)} at {cut(mark.at, 40)}{where}, "
                 f"proposal {cut(mark.digest, 64)}{reason}")  # fmt: skip
         _show_histogram(*seen.get(dtype, (Seen((), 0), Seen((), 0))))
+
+
+def _why(margin: float) -> str:
+    """Why a cell has that margin."""
+    from tolcal.calibrate.fit import LADDER
+
+    rungs = ", ".join(f"{m:g}" for m in LADDER)
+    if margin not in LADDER:
+        return f"asked for by --margin (by itself it is one of {rungs})"
+    if margin == LADDER[0]:
+        return f"the least of {rungs}: the tails of its controls ask for no more"
+    if margin == LADDER[-1]:
+        return f"the most of {rungs}: the tail of a control is too heavy for less, or for this too"
+    return f"of {rungs} the least at which the tail of each control keeps within the budget"
 
 
 def _show_histogram(controls: Seen, buggy: Seen) -> None:

@@ -104,6 +104,7 @@ def judge(
         legacy={(op.name, d): atol for op in laid.ops for d, atol in op.legacy_atol.items()},
         kernels=laid.kernels,
         rule=inputs.rule,
+        budget=inputs.budget,
         changed=laid.changed_of(records),
     )
     bound = binding.proposal_digest(

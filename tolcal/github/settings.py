@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from tolcal.model import TolcalError
+from tolcal.model import BUDGET, TolcalError
 
 #: What a pull request may be failed for, beside what the verdict itself blocks.
 FAIL_ON = ("never", "regression", "drift", "false-positive")
@@ -27,6 +27,7 @@ class Inputs(msgspec.Struct, frozen=True):
     history: str = "artifact"  # or "branch", or a path
     history_branch: str = "tolcal-history"
     rule: Literal["residual", "paper"] = "residual"
+    budget: float = BUDGET  # share of runs that may be red for noise
     #: `regression`: what the verdict blocks; the others add to it, `never` is advice only
     fail_on: tuple[str, ...] = ("regression",)
     comment: bool = True

@@ -89,6 +89,7 @@ def judge(cells: Mapping[Cell, Tolerance], context: Context) -> Iterator[Problem
                     at,
                     f"within {OVERRIDE_FACTOR:g}x of its cell in every number; an override that "
                     "small is not worth its upkeep, drop it",
+                    "error" if values.approved is None else "warning",
                 )
         for device, values in (old.on if old else {}).items():
             why = "" if device in tolerance.on else loosened(cell[1], values, tolerance)

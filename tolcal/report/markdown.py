@@ -32,12 +32,13 @@ def _environment() -> jinja2.Environment:
     )
     for filter_ in (
         text.code, text.ident, text.plain, text.quoted, text.number, text.scientific, text.factor,
-        text.over, text.residual, text.excess, text.percent, plural,
+        text.over, text.residual, text.excess, text.percent, text.exact, plural,
     ):  # fmt: skip
         environment.filters[filter_.__name__] = filter_
     environment.filters["bar"] = glyphs.factor_bar
     environment.globals["claim"] = text.held_out_claim
     environment.globals["claims"] = text.held_out_claims
+    environment.globals["forecast_claim"] = text.forecast_claim
     environment.globals["recall_claim"] = text.recall_claim
     environment.globals["locked_claim"] = text.locked_claim
     environment.globals["overrides"] = transfer.overrides

@@ -68,7 +68,9 @@ def render(document: Document) -> str:
     if verdict and (skipped := verdict.statuses.get("skipped", 0)):
         reasons = "; ".join(f"{n}: {one_line(why, 200)}" for why, n in text.skips(verdict)[:5])
         console.print(f"{plural(skipped, 'record')} skipped{f' ({reasons})' if reasons else ''}.")
-    console.print(f"{text.recall_claim(p)}. {text.held_out_claims(p.held_out)}.")
+    console.print(f"{text.recall_claim(p)}. {text.held_out_claims(p)}.")
+    if p.forecast is not None:
+        console.print(one_line(f"{text.forecast_claim(p)}.", 600))
     if p.locked is not None:
         console.print(one_line(text.locked_claim(p.locked), 600))
     for note in p.notes[:MAX_ROWS]:

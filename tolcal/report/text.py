@@ -6,13 +6,16 @@ import math
 import re
 from collections.abc import Iterable
 
+from tolcal import binomial
 from tolcal.model import (
     MIN_ROWS,
+    MIN_RUNS,
     CellProposal,
     Finding,
-    HeldOutRows,
+    Interval,
     Locked,
     Proposal,
+    Recall,
     Verdict,
     cut,
     one_line,
@@ -135,70 +138,115 @@ def percent(value: float | None) -> str:
     return "-" if value is None else f"{math.floor(value * 1000) / 10:.1f} %"
 
 
-def upper_bound(bad: int, runs: int) -> float:
-    """One-sided 95 % upper bound on a rate after ``bad`` of ``runs``, exact (Clopper-Pearson).
-
-    Beyond 10^8 runs Hoeffding's bound, which is above the exact one by less than 0.02 %.
-    """
-    if runs == 0 or bad >= runs:
-        return 1.0
-    if bad == 0:
-        return float(1 - 0.05 ** (1 / runs))
-    # exp(-2 runs (p - bad/runs)^2) = 0.05: the tail at this rate is at most 5 %.
-    low, high = bad / runs, min(1.0, bad / runs + math.sqrt(math.log(20) / (2 * runs)))
-    if runs > 10**8:
-        return high
-    ways = math.lgamma(runs + 1) - math.lgamma(bad + 1) - math.lgamma(runs - bad + 1)
-    while high - low > 1e-9:
-        middle = (low + high) / 2
-        # P(at most `bad` of `runs`) at rate `middle`: its largest term by logarithms (binomials
-        # overflow), each next one from the one before, until what is left adds nothing.
-        odds = (1 - middle) / middle
-        term = math.exp(ways + bad * math.log(middle) + (runs - bad) * math.log1p(-middle))
-        tail, k = term, bad
-        while k and term > 1e-16 * tail:
-            term *= k / (runs - k + 1) * odds
-            tail += term
-            k -= 1
-        low, high = (middle, high) if tail > 0.05 else (low, middle)
-    return high
-
-
 def held_out_claim(bad: int, runs: int) -> str:
     """What held-out runs show, and no more."""
     if runs == 0:
         return "no held-out runs"
-    bound = math.ceil(upper_bound(bad, runs) * 1000) / 10
+    bound = math.ceil(binomial.upper(bad, runs) * 1000) / 10
     return f"{bad} of {runs} held-out runs red (at most {bound:.1f} % of runs, 95 % confidence)"
 
 
-def held_out_claims(held_out: HeldOutRows) -> str:
-    """The same of runs and of rows, as a sentence without its stop."""
-    claim = held_out_claim(held_out.runs_with_false_alarms, held_out.runs)
-    if held_out.rows:
-        claim += f"; {held_out.false_alarms} of {held_out.rows} held-out control rows flagged"
+def held_out_claims(proposal: Proposal) -> str:
+    """The same of runs and of rows, those the fit rests on beside them: without its stop."""
+    held, sample = proposal.held_out, proposal.in_sample
+    claim = held_out_claim(held.runs_with_false_alarms, held.runs)
+    if held.rows:
+        most = _rounded_up(100 * binomial.upper(held.false_alarms, held.rows))
+        claim += f"; {held.false_alarms} of {held.rows} held-out control rows flagged (at most "
+        claim += f"{most} %)"
+    if sample is not None:
+        both = f"{sample.ours.false_alarms} of {sample.ours.rows}"
+        if proposal.rule != "paper":
+            both += f", by the paper's rule {sample.paper.false_alarms}"
+        claim += f"; in sample {both}"
     return claim[0].upper() + claim[1:]
 
 
+def forecast_claim(proposal: Proposal) -> str:
+    """What the tail model adds to the runs seen, and that it is a model; "" without one."""
+    foreseen = proposal.forecast
+    if foreseen is None:
+        return ""
+    bad, runs = proposal.held_out.runs_with_false_alarms, proposal.held_out.runs
+    budget = f"the budget of {_in_1000(proposal.budget)} in 1,000"
+    if bad and _at_least(bad, runs, foreseen.upper) < 0.01:
+        return (
+            f"No estimate of rarer false alarms: {bad} of {runs} held-out runs red is more than "
+            f"the tail model ({_in_1000(foreseen.upper)} in 1,000) allows; {budget} is not met"
+        )
+    if foreseen.upper <= proposal.budget:
+        met = f"within {budget}"
+    else:
+        need = f"; {foreseen.worst} needs {plural(foreseen.more_runs, 'more run')}"
+        met = f"{budget} is not shown to hold{need if foreseen.worst else ''}"
+    return (
+        f"If tails continue as seen, at most about {_in_1000(foreseen.upper)} in 1,000 runs red "
+        f"(central {_in_1000(foreseen.rate)}; a model figure): {met}"
+    )
+
+
+def _at_least(bad: int, runs: int, rate: float) -> float:
+    """P(at least ``bad`` of ``runs``) at that rate; exact only where it is small."""
+    if bad <= rate * runs or bad > runs:
+        return 1.0
+    # As many good runs at most: the smaller tail, which is summed from its largest term.
+    return binomial.at_most(runs - bad, runs, min(max(1 - rate, 1e-12), 1 - 1e-12))
+
+
+def _in_1000(rate: float) -> str:
+    """A share of runs as so many in 1,000: never better than it is, never 0."""
+    return _rounded_up(rate * 1000)
+
+
+def _rounded_up(value: float) -> str:
+    """To one digit below 1, to a whole number above: ``13``, ``0.3``, ``0.009``."""
+    value = max(value, 1e-9)
+    if value > 1:
+        return f"{math.ceil(value - 1e-9)}"
+    digits = -math.floor(math.log10(value))
+    return f"{math.ceil(value * 10**digits - 1e-9) / 10**digits:.{digits}f}"
+
+
 def recall_claim(proposal: Proposal) -> str:
-    """``Recall of buggy kernels: 99.4 % of detectable rows, 79.5 % of all rows``, or that none."""
+    """``Recall of buggy kernels: 99.4 % of detectable rows (95 %: 99.3 to 99.6 %), ...``."""
     if proposal.recall is None:
         return "No buggy kernel was judged"
-    every = f"{percent(proposal.recall)} of all rows"
+    every = f"{percent(proposal.recall)} of all rows{_likely(proposal.recall_interval)}"
     if proposal.detectable_recall is None:
         return f"Recall of buggy kernels: {every}, none of which is detectable"
     detectable = f"{percent(proposal.detectable_recall)} of detectable rows"
+    detectable += _likely(proposal.detectable_interval)
     return f"Recall of buggy kernels: {detectable}, {every}"
+
+
+def _likely(interval: Interval | None) -> str:
+    return f" (95 %: {span(interval)})" if interval else ""
+
+
+def span(interval: Interval) -> str:
+    """``99.3 to 99.6 %``: down and up, so never narrower than it is."""
+    low, high = math.floor(interval[0] * 1000) / 10, math.ceil(interval[1] * 1000 - 1e-9) / 10
+    return f"{low:.1f} to {high:.1f} %"
+
+
+def exact(recall: Recall) -> str:
+    """The exact 95 % interval of one buggy kernel's detectable recall; - without such rows."""
+    if not recall.detectable:
+        return "-"
+    return span(binomial.interval(recall.detectable_flagged, recall.detectable))
 
 
 def locked_claim(locked: Locked) -> str:
     """What the runs kept apart show."""
     ours, paper = locked.held_out, locked.paper
-    bound = math.ceil(upper_bound(ours.runs_with_false_alarms, ours.runs) * 1000) / 10
+    bound = math.ceil(binomial.upper(ours.runs_with_false_alarms, ours.runs) * 1000) / 10
     detectable = sum(b.proposed.detectable for b in locked.buggy if b.proposed)
     flagged = sum(b.proposed.detectable_flagged for b in locked.buggy if b.proposed)
     every = "; ".join(locked.missed) or "every buggy kernel caught in every run"
-    seen = f"Detectable recall {percent(flagged / detectable)}; {every}" if detectable else ""
+    seen = ""
+    if detectable:
+        likely = _likely(locked.detectable_interval)
+        seen = f"Detectable recall {percent(flagged / detectable)}{likely}; {every}"
     return (
         f"Locked runs: {ours.runs_with_false_alarms} of {ours.runs} red (at most {bound:.1f} % of "
         f"runs, 95 % confidence), {ours.false_alarms} of {ours.rows} control rows flagged; "
@@ -316,22 +364,29 @@ def lead_and_rest(
 
 def _nothing_new(proposal: Proposal) -> str:
     """Why a calibration proposes nothing: all is as approved, or nothing can be fitted yet."""
-    lacking = [c for c in proposal.cells if c.needs_rows]
+    lacking = [c for c in proposal.cells if c.needs_rows or c.needs_runs]
     if lacking and all(c.state == "uncalibrated" for c in proposal.cells):
-        most = max(c.needs_rows for c in lacking)
+        most = max(lacking, key=lambda c: (c.needs_runs, c.needs_rows))
         return (
-            f"nothing can be calibrated yet: {plural(len(lacking), 'cell')} without enough rows, "
-            f"up to {most} more of a control needed (tolcal run --repeat N)"
+            f"nothing can be calibrated yet: {plural(len(lacking), 'cell')} without enough rows or "
+            f"runs, up to {needs(most)} needed (tolcal run --repeat N)"
         )
     return "nothing to change"
+
+
+def needs(cell: CellProposal) -> str:
+    """``7 more runs (620 rows of a control)``: what an uncalibrated cell lacks."""
+    rows = f"{plural(cell.needs_rows, 'row')} of a control" if cell.needs_rows else ""
+    runs = plural(cell.needs_runs, "more run") if cell.needs_runs else ""
+    return f"{runs} ({rows})" if runs and rows else runs or rows
 
 
 def next_step(proposal: Proposal, verdict: Verdict | None, pull: OnPull | None) -> str:
     """What to do where nothing was judged for want of tolerances; nothing in other cases."""
     if not not_judged(verdict).endswith("tolerance") or to_approve(proposal):
         return ""
-    needs = [c.needs_rows for c in proposal.cells if c.state == "uncalibrated"]
-    has = [max(0, MIN_ROWS - need) for need in needs] or [0]
+    has = [max(0, MIN_ROWS - c.needs_rows) for c in proposal.cells if c.state == "uncalibrated"]
+    has = has or [0]
     rows = f"{min(has)}" if min(has) == max(has) else f"{min(has)} to {max(has)}"
     how = (
         "run the workflow *tolcal ingest* on the default branch (Actions, Run workflow)"
@@ -339,8 +394,8 @@ def next_step(proposal: Proposal, verdict: Verdict | None, pull: OnPull | None) 
         else "measure more (`tolcal run --repeat 18 --history DIR`)"
     )
     return (
-        f"{how} until the controls have {MIN_ROWS} rows a cell (now {rows}); the tolerances "
-        "are then proposed here, to be approved"
+        f"{how} until the controls have {MIN_ROWS} rows a cell (now {rows}) of {MIN_RUNS} runs; "
+        "the tolerances are then proposed here, to be approved"
     )
 
 

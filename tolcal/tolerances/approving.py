@@ -81,8 +81,10 @@ def _why_not(name: str, proposed: Sequence[CellProposal], how: str) -> str:
     if states == {"unchanged"}:
         return "unchanged within rounding, so there is nothing to approve or to widen"
     if "uncalibrated" in states:
+        runs = max(c.needs_runs for c in of_name.values())
         rows = max(c.needs_rows for c in of_name.values())
-        return f"not calibrated, {plural(rows, 'more row')} needed; measure and calibrate again"
+        more = plural(runs, "more run") if runs else plural(rows, "more row")
+        return f"not calibrated, {more} needed; measure and calibrate again"
     hint = tomlfile.did_you_mean(name, [*_named(proposed), *(c.op for c in proposed)])
     return f"no cell of that name in the proposal{hint or '; `tolcal report` lists them'}"
 

@@ -1,0 +1,124 @@
+"""The tail model: what it says of simulated controls whose truth is known."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from tolcal.calibrate import tails
+
+SHARES = arrays.arrays(np.float64, st.integers(1, 80), elements=st.floats(0, 1, width=32))
+
+
+def control(shares: object, runs: int) -> tails.Shares:
+    """So many records dealt to so many runs in turn."""
+    values = np.asarray(shares, np.float64)
+    return tails.Shares(values, np.arange(len(values)) % runs)
+
+
+def beyond(shares: object, margin: float) -> float:
+    """`tails.beyond` of one run's records."""
+    return tails.beyond(control(shares, 1), margin)
+
+
+@given(SHARES, st.floats(1, 100), st.floats(1, 100))
+def test_a_wider_margin_never_raises_the_rate(values: np.ndarray, a: float, b: float) -> None:
+    """And a probability is one."""
+    narrow, wide = (beyond(values, m) for m in sorted((a, b)))
+    assert 0.0 <= wide <= narrow <= 1.0
+
+
+@given(SHARES, st.floats(1.1, 100), st.floats(0.01, 100))
+def test_only_ratios_matter(values: np.ndarray, margin: float, unit: float) -> None:
+    """The unit of the bound says nothing of the tail's shape."""
+    values = np.where(values < 1e-30, 0, values)
+    assert beyond(values * unit, margin * unit) == pytest.approx(
+        beyond(values, margin), rel=1e-6, abs=1e-12
+    )
+
+
+def test_by_hand() -> None:
+    """k = 2 of three shares can't be: five are the least; then k is all but the smallest."""
+    assert beyond(np.zeros(900), 2.0) == 0.0
+    assert beyond(np.array([1, 0.5, 0.2, 0.1]), 4.0) == 1.0
+    assert beyond(np.ones(50), 2.0) == 0.0
+    five = np.array([1, 0.5, 0.25, 0.25, 0.125])
+    spread = math.log(8) + math.log(4) + 2 * math.log(2)
+    assert beyond(five, 4.0) == pytest.approx((1 + math.log(4) / spread) ** -4)
+    assert beyond(five / 2, 2.0) == beyond(five, 4.0)  # further from the margin
+    assert beyond(np.array([math.inf, *five]), 4.0) == 1.0
+
+
+@pytest.mark.parametrize(("alpha", "margin"), [(3.0, 2.0), (4.0, 4.0), (8.0, 2.0)])
+def test_pareto_histories_are_not_understated(alpha: float, margin: float) -> None:
+    """The mean over histories is no less than the truth, m^-alpha r / (N + 1), nor far above."""
+    generator = np.random.default_rng(7)
+    said = []
+    for _ in range(1000):
+        errors = generator.pareto(alpha, 720) + 1
+        said.append(tails.red_rate([control(errors / errors.max(), 12)], margin))
+    truth = 60 * margin**-alpha / 721
+    assert 0.97 * truth < np.mean(said) < 3 * truth
+
+
+def test_bounded_errors_are_overstated_rather_than_understated() -> None:
+    """A uniform error never exceeds its largest value times 2; the model need not know."""
+    errors = np.random.default_rng(3).uniform(0, 1, 720)
+    assert tails.red_rate([control(errors / errors.max(), 12)], 2.0) < 1e-2
+
+
+@given(st.integers(0, 2**32))
+def test_the_limit_is_no_lower_than_most_resamples_and_repeats(seed: int) -> None:
+    errors = np.random.default_rng(seed).pareto(4, 240) + 1
+    controls = [control(errors / errors.max(), 12), control(np.zeros(240), 12)]
+    limit = tails.upper_limit(controls, 2.0, resamples=20, seed=seed)
+    assert limit == tails.upper_limit(controls, 2.0, resamples=20, seed=seed)
+    assert 0.0 < limit <= 1.0
+
+
+def test_runs_are_drawn_whole() -> None:
+    """The same records say less where the large ones are of one run than where all have some."""
+    values = np.random.default_rng(5).pareto(4, 400) + 1
+    values = np.sort(values / values.max())
+    together = tails.Shares(values, np.repeat(np.arange(20), 20))
+    apart = tails.Shares(values, np.tile(np.arange(20), 20))
+    rate = tails.red_rate([together], 4.0)
+    assert rate == tails.red_rate([apart], 4.0)
+    assert tails.upper_limit([together], 4.0) > 1.2 * tails.upper_limit([apart], 4.0) > 1.2 * rate
+
+
+def test_more_runs() -> None:
+    """Enough for the budget; none for a control without an error, or none at all."""
+    assert tails.more_runs(control(np.zeros(720), 12), 78, 1e-3, 2.0) == 0
+    assert tails.more_runs(control([], 12), 78, 1e-3) == 0
+    heavy = np.random.default_rng(1).pareto(3, 720) + 1
+    shares = heavy / heavy.max()
+    needed = tails.more_runs(control(shares, 12), 78, 1e-3, 2.0)
+    assert needed == math.ceil(beyond(shares, 2.0) * 78 / 1e-3 - 12) > 1000
+    assert tails.more_runs(control(shares / 2, 12), 78, 1e-3) == needed
+
+
+@given(SHARES, st.integers(1, 6), st.integers(0, 2**32), st.floats(1, 8))
+def test_a_resample_is_the_records_of_its_runs(
+    values: np.ndarray, runs: int, seed: int, margin: float
+) -> None:
+    """The limit is a quantile of the rate over histories made of whole runs, drawn by hand here."""
+    one = control(values, runs)
+    present = np.unique(one.runs)
+    drawn = np.random.default_rng(seed).integers(len(present), size=(20, len(present)))
+    rates = []
+    for draw in drawn:
+        parts = [values[one.runs == present[r]] for r in draw]
+        largest = max(part.max() for part in parts)
+        if largest:  # its own bound is as far from the margin as that of all
+            parts = [part * (values.max() / largest) for part in parts]
+        numbers = np.repeat(np.arange(len(draw)), [len(p) for p in parts])
+        rates.append(tails.red_rate([tails.Shares(np.concatenate(parts), numbers)], margin))
+    expected = float(np.quantile(rates, 0.95, method="higher"))
+    found = tails.upper_limit([one], margin, resamples=20, seed=seed)
+    assert found == pytest.approx(expected, rel=1e-9, abs=1e-15)
