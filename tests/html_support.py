@@ -75,7 +75,9 @@ def records() -> list[Record]:
 def small() -> Document:
     """One cell of two devices, with a run that made a regression."""
     frame = history.to_frame(columns.from_records(records()))
-    proposal = calibrate.calibrate(frame, min_rows=8, legacy={("softmax", "float32"): 1e-3})
+    proposal = calibrate.calibrate(
+        frame, min_rows=8, min_runs=1, legacy={("softmax", "float32"): 1e-3}
+    )
     finding = Finding(
         kind="regression", op="softmax", kernel="softmax_triton", dtype="float32", blocks=True,
         cases=36, exceeding=2, gate_exceeding=1, worst="softmax_triton:9e1c02b7d4a8f655",

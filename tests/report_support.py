@@ -18,7 +18,9 @@ from tolcal.model import (
     CellProposal,
     Finding,
     FindingKind,
+    Forecast,
     HeldOutRows,
+    InSample,
     Locked,
     Proposal,
     Recall,
@@ -134,9 +136,11 @@ def busy() -> Document:
         make_cell("rmsnorm", "float32", state="unchanged", allowed_now=1.2e-6,
                   allowed_proposed=1.2e-6, tightening=1.0),
         make_cell("gelu", "bfloat16", state="uncalibrated", tolerance=None, rows=100, runs=2,
-                  needs_rows=620, allowed_now=None, allowed_source="none", tightening=None,
+                  needs_rows=620, needs_runs=13, allowed_now=None, allowed_source="none",
+                  tightening=None,
                   allowed_proposed=None, allowed_paper=None, detectable_recall=None,
-                  held_out=HeldOutRows(0, 0, 0, 0), note="needs 620 more rows"),
+                  held_out=HeldOutRows(0, 0, 0, 0),
+                  note="needs 13 more runs (620 rows of a control); has 100 rows of 2 runs"),
     )  # fmt: skip
     findings = (
         make_finding("regression", kernel="rmsnorm_triton", op="rmsnorm", dtype="float32",
@@ -164,11 +168,14 @@ def busy() -> Document:
     )
     held = HeldOutRows(22896, 0, 12, 0)
     locked = Locked(held, HeldOutRows(22896, 45, 12, 11), BUGGY, ("rmsnorm_buggy float32: not "
-                    "caught in 1 of the runs",))  # fmt: skip
+                    "caught in 1 of the runs",), (0.9871, 0.999))  # fmt: skip
     run = RunSummary("00aa", "2026-11-29T18:00:00+00:00", "NVIDIA H200", "GPU-1", "e0", "local",
                      4680, 1920, 0)  # fmt: skip
     proposal = make_proposal(
         *cells, buggy=BUGGY, runs=(run,), locked=locked,
+        forecast=Forecast(4e-3, 12.2e-3, "layernorm/float32", 120),
+        recall_interval=(0.789, 0.801), detectable_interval=(0.9931, 0.9955),
+        in_sample=InSample(HeldOutRows(34560, 0, 18, 0), HeldOutRows(34560, 476, 18, 18)),
         notes=("18 runs dated 2026-11-29 to 2026-11-30 (2 distinct days, 2 distinct GPUs)",
                "12 of 4692 rows come from another tool, without what the fit needs"),
     )  # fmt: skip
@@ -241,7 +248,8 @@ def hostile(words: str) -> Document:
     states = ("new", "tighten", "unchanged", "looser", "uncalibrated")
     cells = [make_cell(state=state, note=words, devices=(words,)) for state in states]
     buggy = tuple(msgspec.structs.replace(b, kernel=words, control=words) for b in BUGGY)
-    proposal = make_proposal(*cells, notes=(words, words), history=words, buggy=buggy)
+    proposal = make_proposal(*cells, notes=(words, words), history=words, buggy=buggy,
+                             forecast=Forecast(0.5, 1.0, words, 3))  # fmt: skip
     verdict = make_verdict(
         *findings, environment=words, statuses={"skipped": 3}, skipped_reasons={words: 3}
     )
@@ -294,10 +302,12 @@ def broken() -> Document:
                      allowed=None, over=None, detail="no approved tolerance"),
     )  # fmt: skip
     cell = make_cell(
-        "gelu", state="uncalibrated", tolerance=None, rows=0, runs=0, needs_rows=720, devices=(),
+        "gelu", state="uncalibrated", tolerance=None, rows=0, runs=0, needs_rows=720, needs_runs=3,
+        devices=(),
         allowed_now=None, allowed_source="none", allowed_proposed=None, allowed_paper=None,
         paper_atol=None, tightening=None, recall=None, detectable_recall=None,
-        held_out=HeldOutRows(0, 0, 0, 0), note="needs 720 more rows",
+        held_out=HeldOutRows(0, 0, 0, 0),
+        note="needs 3 more runs (720 rows of a control); has 0 rows of 0 runs",
     )  # fmt: skip
     verdict = make_verdict(*findings, environment="", commit="", kernels=5, records=396, cases=96,
                            statuses={"crashed": 200, "ok": 160, "timeout": 36})  # fmt: skip

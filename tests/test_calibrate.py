@@ -146,6 +146,36 @@ def test_held_out_figures_are_not_in_sample() -> None:
     assert not bounds.exceeds(rows, cell.tolerance).any()
 
 
+def test_in_sample_figures_stand_beside_them() -> None:
+    """The same rows by the fit that rests on them: none by ours, about 1 % by the paper's."""
+    proposal = refitted()
+    sample, held = proposal.in_sample, proposal.held_out
+    assert sample is not None
+    assert sample.ours == HeldOutRows(held.rows, 0, held.runs, 0)
+    assert 0.005 < sample.paper.false_alarms / sample.paper.rows < 0.03
+    assert sample.paper.rows == held.rows == 34_560
+    some = fitted()[fitted()["op"] == "softmax"]
+    paper = calibrate.calibrate(some, rule="paper")
+    assert paper.in_sample is not None
+    assert paper.in_sample.ours == paper.in_sample.paper
+    assert paper.in_sample.ours.false_alarms > 0
+    assert paper.forecast is None
+
+
+def test_recall_has_intervals() -> None:
+    """They hold the figure, and are the same each time."""
+    proposal = refitted()
+    both = ((proposal.recall, proposal.recall_interval),
+            (proposal.detectable_recall, proposal.detectable_interval))  # fmt: skip
+    for share, interval in both:
+        assert share is not None
+        assert interval is not None
+        assert interval[0] < share < interval[1] < interval[0] + 0.02
+    apart = calibrate.locked(locked(), proposal, {})
+    assert apart.detectable_interval is not None
+    assert apart.detectable_interval[0] > 0.98
+
+
 # --- rules ----------------------------------------------------------------------------------
 
 
@@ -156,19 +186,41 @@ def test_order_of_records_does_not_matter() -> None:
     assert calibrate.calibrate(frame_of(records)) == calibrate.calibrate(frame_of(shuffled))
 
 
-def test_too_few_rows_are_uncalibrated() -> None:
-    """Below 720 rows there is no number, but how many rows are lacking."""
-    proposal = calibrate.calibrate(frame_of(control_rows(runs=7)))
-    (cell,) = proposal.cells
-    assert (cell.state, cell.tolerance, cell.needs_rows) == ("uncalibrated", None, 20)
-    assert cell.note == "needs 20 more rows of a control (has 700)"
+@pytest.mark.parametrize(("runs", "rows", "needs", "note"), [
+    (7, 100, (20, 1), "needs 1 more run (20 rows of a control); has 700 rows of 7 runs"),
+    (2, 100, (520, 6), "needs 6 more runs (520 rows of a control); has 200 rows of 2 runs"),
+    (2, 500, (0, 1), "needs 1 more run; has 1000 rows of 2 runs"),
+    (1, 719, (1, 2), "needs 2 more runs (1 row of a control); has 719 rows of 1 run"),
+])  # fmt: skip
+def test_too_little_is_uncalibrated(
+    runs: int, rows: int, needs: tuple[int, int], note: str
+) -> None:
+    """Below 720 rows of 3 runs there is no number, but how much is lacking."""
+    (cell,) = calibrate.calibrate(frame_of(control_rows(runs=runs, rows=rows))).cells
+    assert (cell.state, cell.tolerance) == ("uncalibrated", None)
+    assert (cell.needs_rows, cell.needs_runs) == needs
+    assert cell.note == note
+
+
+def test_rows_of_two_devices_do_not_add_up() -> None:
+    """Rows and runs are those of one device class: the one that lacks least."""
+    records = control_rows(runs=7)
+    environment = msgspec.structs.replace(
+        records[0].run.environment, device="a cpu", device_class="cpu"
+    )
+    run = make_run(id="e" * 16, environment=environment)
+    other = [make_record(run=run, seed=s, stats=make_stats(0.0)) for s in range(90_000, 90_800)]
+    (cell,) = calibrate.calibrate(frame_of(records + other)).cells
+    assert cell.note == "needs 1 more run (20 rows of a control); has 700 rows of 7 runs"
+    (cell,) = calibrate.calibrate(frame_of(records[:100] + other)).cells
+    assert cell.note == "needs 2 more runs; has 800 rows of 1 run"
 
 
 def test_a_second_control_with_few_rows_leaves_the_cell_uncalibrated() -> None:
     """A cell speaks for all its controls, so each of them needs its rows."""
     few = control_rows(runs=1, kernel="softmax")
     (cell,) = calibrate.calibrate(frame_of(control_rows() + few)).cells
-    assert (cell.state, cell.needs_rows) == ("uncalibrated", 620)
+    assert (cell.state, cell.needs_rows, cell.needs_runs) == ("uncalibrated", 620, 7)
 
 
 def test_the_cell_takes_the_wider_of_its_controls() -> None:

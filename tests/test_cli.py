@@ -21,7 +21,7 @@ from tolcal import calibrate, history, tolerances
 from tolcal.cli import build_parser, main, showing
 from tolcal.history import columns, jsonlines
 from tolcal.model import CellState, Proposal, Record
-from tolcal.report.document import Document, to_json
+from tolcal.report.document import Document, read, to_json
 
 TOML = """\
 summary = "twice x"
@@ -309,6 +309,7 @@ def test_broken_tolerances(here: Path, capsys: pytest.CaptureFixture[str]) -> No
          "explore; did you mean 'gate'?"),
         ("[tool.tolcal]\ncorpus = 'c'\ntimeout = 'long'\n",
          ":3: tool.tolcal.timeout: Expected `float`, got `str`"),
+        ("[tool.tolcal]\nbudget = 0\n", ":2: tool.tolcal.budget: Expected `float` > 0.0"),
         ("[tool]\ntolcal = 3\n", ":2: tool.tolcal: Expected `object`, got `int`"),
         ("[tool.tolcal\n", ":1:13: not TOML: Expected ']' at the end of a table declaration; "
          "mend the syntax there"),
@@ -338,6 +339,7 @@ def test_bad_configuration(
         (["history", "import", "gpuemu"], "the following arguments are required: DIR"),
         ([], "the following arguments are required: COMMAND"),
         (["run", "--cases", "many"], "argument --cases: many: a whole number from 0"),
+        (["calibrate", "--budget", "2"], "argument --budget: 2: a number from 1e-09 to 1"),
         (["calibrate", "--margin", "x"], "argument --margin: x: a number from 1e-09"),
     ],
 )  # fmt: skip
@@ -573,6 +575,27 @@ def test_a_claim_of_locked_runs_needs_locked_runs(
     assert not (here / "P.json").exists()
     assert main([*argv, "h"]) == 0
     assert "Locked runs: 0 of 4 red" in capsys.readouterr().out
+
+
+def test_a_budget_is_an_option_or_of_the_project(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """1 in 1,000 unless said otherwise; the proposal carries it, and so does its digest."""
+    history.add(here / "h", records())
+    argv = ["calibrate", "--history", "h", "--corpus", str(CORPUS), "--json"]
+
+    def said(name: str, *more: str) -> Proposal:
+        assert main([*argv, name, *more]) == 0
+        return read(here / name).proposal
+
+    assert said("a.json").budget == 0.001
+    (here / "pyproject.toml").write_text("[tool.tolcal]\nbudget = 0.01\n")
+    ours = said("b.json")
+    assert ours.budget == 0.01
+    assert said("c.json", "--budget", "0.5").budget == 0.5
+    assert "the budget of 500 in 1,000" in capsys.readouterr().out
+    assert ours.digest != said("d.json", "--budget", "0.02").digest
+    assert said("e.json", "--margin", "2.5").margin == 2.5
 
 
 def _edited(proposal: dict[str, Any], what: str) -> None:

@@ -23,12 +23,12 @@ def claim(bad: int = 0, runs: int = 60, **changes: object) -> str:
 def test_words() -> None:
     assert claim() == (
         "If tails continue as seen, at most about 13 in 1,000 runs red (central 4; a model "
-        "figure): the budget of 1 in 1,000 is not shown to hold; layernorm/float32 needs 120 more "
-        "runs"
+        "figure, for the same ops, inputs, GPU and software): the budget of 1 in 1,000 is not "
+        "shown to hold; layernorm/float32 needs 120 more runs"
     )
     assert claim(rate=4.01e-5, upper=9.1e-4, worst="", more_runs=0) == (
         "If tails continue as seen, at most about 1.0 in 1,000 runs red (central 0.05; a model "
-        "figure): within the budget of 1 in 1,000"
+        "figure, for the same ops, inputs, GPU and software): within the budget of 1 in 1,000"
     )
     assert claim(worst="", more_runs=0).endswith("of 1 in 1,000 is not shown to hold")
     assert text.forecast_claim(make_proposal()) == ""

@@ -842,8 +842,8 @@ def test_the_locked_claim_is_no_better_than_its_runs() -> None:
     assert locked is not None
     assert text.locked_claim(locked) == (
         "Locked runs: 0 of 12 red (at most 22.1 % of runs, 95 % confidence), 0 of 22896 control "
-        "rows flagged; the paper's rule: 11 of 12 red, 45 rows. Detectable recall 99.3 %; "
-        "rmsnorm_buggy float32: not caught in 1 of the runs."
+        "rows flagged; the paper's rule: 11 of 12 red, 45 rows. Detectable recall 99.3 % "
+        "(95 %: 98.7 to 99.9 %); rmsnorm_buggy float32: not caught in 1 of the runs."
     )
 
 

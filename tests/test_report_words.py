@@ -72,7 +72,7 @@ def test_the_first_pull_request_has_a_next_step() -> None:
     step = (
         "This says nothing about the change. **Next step**: run the workflow *tolcal ingest* on "
         "the default branch (Actions, Run workflow) until the controls have 720 rows a cell (now "
-        "0); "
+        "0) of 3 runs; "
     )
     assert step in markdown.comment(first).split("<details>")[0]
     lacking = [
@@ -89,11 +89,13 @@ def test_the_first_pull_request_has_a_next_step() -> None:
 
 def test_a_calibration_without_rows_does_not_sound_done() -> None:
     """What can't be fitted yet is more to do, not nothing to change."""
-    lacking = make_cell(state="uncalibrated", tolerance=None, needs_rows=620)
-    assert text.headline(make_proposal(lacking), None) == (
-        "nothing can be calibrated yet: 1 cell without enough rows, up to 620 more of a control "
-        "needed (tolcal run --repeat N)."
+    lacking = make_cell(state="uncalibrated", tolerance=None, needs_rows=620, needs_runs=13)
+    once = make_cell("gelu", state="uncalibrated", tolerance=None, needs_runs=2)
+    assert text.headline(make_proposal(lacking, once), None) == (
+        "nothing can be calibrated yet: 2 cells without enough rows or runs, up to 13 more runs "
+        "(620 rows of a control) needed (tolcal run --repeat N)."
     )
+    assert "up to 2 more runs needed" in text.headline(make_proposal(once), None)
     assert text.headline(make_proposal(make_cell(state="unchanged")), None) == "nothing to change."
 
 

@@ -287,7 +287,7 @@ def test_a_pipe_has_no_width(tmp_path: Path) -> None:
     path = tmp_path / "P.json"
     path.write_text(to_json(busy()))
     lines = piped("report", str(path)).splitlines()
-    assert any(re.search(r"^Recall .* held-out control rows flagged\.$", x) for x in lines)
+    assert any(re.search(r"^Recall .* held-out control rows flagged .*[0-9]\.$", x) for x in lines)
 
 
 def test_show_prints_a_file_of_anyone_inert(tmp_path: Path) -> None:
@@ -335,3 +335,22 @@ def test_show_and_the_report_name_the_same_nearest_control(tmp_path: Path) -> No
         for shape in kernel.shapes
     )
     assert (found[1], found[2].split(":")[1]) == (text.number(share), case)
+
+
+@pytest.mark.parametrize(("margin", "why"), [
+    (2.0, "margin 2: of 2, 3, 4, by the tails of its controls: enough for their share of the "
+     "budget (or as --margin asked for)"),
+    (4.0, "margin 4: of 2, 3, 4, by the tails of its controls: the most there is (or as --margin "
+     "asked for)"),
+    (2.5, "margin 2.5: as --margin asked for (by itself it is one of 2, 3, 4)"),
+])  # fmt: skip
+def test_show_says_why_a_cell_has_its_margin(tmp_path: Path, margin: float, why: str) -> None:
+    """By its evidence."""
+    cell = tolerances.read(ROOT / "tolerances.toml")["softmax", "float32"]
+    assert cell.evidence is not None
+    evidence = msgspec.structs.replace(cell.evidence, margin=margin)
+    cell = msgspec.structs.replace(cell, evidence=evidence, approved=None)
+    path = tmp_path / "t.toml"
+    path.write_text(writing.edited(None, {("softmax", "float32"): cell}, "t.toml"), "utf-8")
+    shown = piped("show", "softmax", "--tolerances", str(path), "--history", str(tmp_path))
+    assert why in shown

@@ -122,3 +122,76 @@ def test_a_resample_is_the_records_of_its_runs(
     expected = float(np.quantile(rates, 0.95, method="higher"))
     found = tails.upper_limit([one], margin, resamples=20, seed=seed)
     assert found == pytest.approx(expected, rel=1e-9, abs=1e-15)
+
+
+@pytest.mark.parametrize("name", ["exponential", "lognormal", "pareto", "uniform"])
+@pytest.mark.parametrize("maxima", [False, True])
+def test_simulated_truths_are_not_understated(name: str, maxima: bool) -> None:
+    """Rows or per-run maxima of many histories against the law that they were drawn from.
+
+    The bound is the largest of a history times the margin, so the truth is that history's own. A
+    mean of estimates below the mean of truths would understate.
+    """
+    draw = np.random.default_rng(11)
+    runs, each, margin = 24, 60, 1.5
+    laws = {
+        "exponential": (lambda n: draw.exponential(size=n), lambda x: np.exp(-x)),
+        "lognormal": (
+            lambda n: draw.lognormal(0, 1, n),
+            lambda x: math.erfc(math.log(x) / math.sqrt(2)) / 2,
+        ),
+        "pareto": (lambda n: draw.pareto(3, n) + 1, lambda x: x**-3.0),
+        "uniform": (lambda n: draw.uniform(size=n), lambda x: max(0.0, 1 - x)),
+    }
+    sample, beyond_ = laws[name]
+    said, truth = [], []
+    for _ in range(200):
+        errors = sample(runs * each)
+        bound = float(errors.max()) * margin
+        truth.append(1 - (1 - float(beyond_(bound))) ** each)
+        shares = tails.Shares(errors / bound, np.repeat(np.arange(runs), each))
+        if maxima:
+            largest = shares.shares.reshape(runs, each).max(axis=1)
+            shares = tails.Shares(largest, np.arange(runs))
+        said.append(tails.red_rate([shares]))
+    assert np.mean(said) > np.mean(truth)
+    assert np.mean(said) < 0.2  # and it says something
+
+
+def test_a_plug_in_of_hill_would_understate() -> None:
+    """What the sum over histories is for: the estimate that ignores its own spread is too low."""
+    draw = np.random.default_rng(2)
+    ours, plugged = [], []
+    for _ in range(2000):
+        errors = np.sort(draw.pareto(4, 240) + 1)[::-1]
+        k = tails.TAIL_COUNT
+        hill = np.log(errors[:k] / errors[k]).mean()
+        plugged.append(4.0 ** (-1 / hill))
+        ours.append(beyond(errors / errors[0], 4.0))
+    truth = 4.0**-4
+    assert np.mean(ours) >= truth
+    assert np.median(plugged) < np.median(ours)
+
+
+@given(SHARES, st.integers(1, 6), st.randoms(use_true_random=False))
+def test_order_and_names_of_runs_do_not_matter(
+    values: np.ndarray, runs: int, random: object
+) -> None:
+    """Records are exchangeable within a history, and a run's number is only a name."""
+    one = control(values, runs)
+    order = np.array(random.sample(range(len(values)), len(values)))  # type: ignore[attr-defined]
+    other = tails.Shares(one.shares[order], 1000 - one.runs[order])
+    assert tails.red_rate([other], 2.0) == pytest.approx(tails.red_rate([one], 2.0), rel=1e-9)
+
+
+@given(SHARES, st.integers(2, 6))
+def test_leaving_a_run_out_is_leaving_its_records_out(values: np.ndarray, runs: int) -> None:
+    """By the same bound; a run of no record changes nothing."""
+    one = control(values, runs)
+    names = [*np.unique(one.runs), 99, None]
+    expected = [
+        tails.red_rate([tails.Shares(values[one.runs != n], one.runs[one.runs != n])], 2.0)
+        if n is not None else tails.red_rate([one], 2.0)
+        for n in names
+    ]  # fmt: skip
+    assert tails.rates_without(one, names, 2.0) == pytest.approx(expected, rel=1e-9)

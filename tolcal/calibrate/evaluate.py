@@ -154,13 +154,15 @@ def _judged_without(
     runs = control.runs[mask]
     rows = control.judged.of(mask)
     flagged, used = np.zeros(len(runs), bool), np.zeros(len(runs))
-    present = [str(run) for run in np.unique(runs)]
+    names, codes = np.unique(runs, return_inverse=True)
+    present = [str(run) for run in names]
+    numbers = {run: number for number, run in enumerate(present)}
     groups: dict[str, list[str]] = {}
     for run in present:
         if (t := tolerances[run]) is not None:
             groups.setdefault(t.whole_digest, []).append(run)
     for members in groups.values():
-        here = np.isin(runs, members)
+        here = np.isin(codes, [numbers[run] for run in members])
         tolerance = tolerances[members[0]]
         assert tolerance is not None
         some = rows.of(here)
@@ -168,8 +170,8 @@ def _judged_without(
         used[here] = bounds.share(some, tolerance)
     return {
         run: (max_abs[here], flagged[here], used[here])
-        for run in present
-        for here in (runs == run,)
+        for number, run in enumerate(present)
+        for here in (codes == number,)
     }
 
 
@@ -311,7 +313,8 @@ def locked(frame: pd.DataFrame, proposal: Proposal, legacy: Mapping[Cell, float]
 
 
 def _count(alarms: Alarms, runs: Any, flagged: bounds.Bools) -> None:
-    for run in np.unique(runs):
-        here = runs == run
-        counted = Alarm(int(here.sum()), int(flagged[here].sum()))
+    names, codes = np.unique(runs, return_inverse=True)
+    rows, wrong = np.bincount(codes), np.bincount(codes, flagged)
+    for run, count, bad in zip(names, rows, wrong, strict=True):
+        counted = Alarm(int(count), int(bad))
         alarms[str(run)] = alarms.get(str(run), Alarm()).with_(counted)

@@ -3,14 +3,13 @@
 The shares t that a control's records use of a bound are continued by a Pareto tail (OST: a
 conformal order statistic times a Pareto tail). The next record exceeds the largest of N
 exchangeable ones with probability 1/(N + 1) (Vovk, Gammerman, Shafer 2005, conformal prediction).
-Beyond it the log-excesses over
-the (k+1)-th largest are taken for exponential with the mean that Hill (1975) estimates. A fresh
-exponential exceeds y times S, the sum of the k largest log-excesses, with probability
-``(1 + y)^-k`` (Renyi 1953: spacings of exponential order statistics are independent), so
-``q(m) = (1 + ln(m/t_1)/S)^-k``, t_1 the largest share and m the share that fails (1: the bound
-itself). Unlike a plug-in of Hill's estimate this
-allows for its own uncertainty, on the safe side. A model figure: it assumes that ops, shapes,
-inputs, GPU and software stay as they are.
+Beyond it the log-excesses over the (k+1)-th largest are taken for exponential with the mean that
+Hill (1975) estimates. A fresh exponential exceeds y times S, the sum of the k largest
+log-excesses, with probability ``(1 + y)^-k`` (Renyi 1953: spacings of exponential order statistics
+are independent), so ``q(m) = (1 + ln(m/t_1)/S)^-k``, t_1 the largest share and m the share that
+fails (1: the bound itself). Unlike a plug-in of Hill's estimate this allows for its own
+uncertainty, on the safe side. A model figure: it assumes that ops, shapes, inputs, GPU and
+software stay as they are.
 """
 
 from __future__ import annotations

@@ -181,12 +181,9 @@ def _why(margin: float) -> str:
 
     rungs = ", ".join(f"{m:g}" for m in LADDER)
     if margin not in LADDER:
-        return f"asked for by --margin (by itself it is one of {rungs})"
-    if margin == LADDER[0]:
-        return f"the least of {rungs}: the tails of its controls ask for no more"
-    if margin == LADDER[-1]:
-        return f"the most of {rungs}: the tail of a control is too heavy for less, or for this too"
-    return f"of {rungs} the least at which the tail of each control keeps within the budget"
+        return f"as --margin asked for (by itself it is one of {rungs})"
+    why = "the most there is" if margin == LADDER[-1] else "enough for their share of the budget"
+    return f"of {rungs}, by the tails of its controls: {why} (or as --margin asked for)"
 
 
 def _show_histogram(controls: Seen, buggy: Seen) -> None:

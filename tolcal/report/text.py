@@ -181,7 +181,8 @@ def forecast_claim(proposal: Proposal) -> str:
         met = f"{budget} is not shown to hold{need if foreseen.worst else ''}"
     return (
         f"If tails continue as seen, at most about {_in_1000(foreseen.upper)} in 1,000 runs red "
-        f"(central {_in_1000(foreseen.rate)}; a model figure): {met}"
+        f"(central {_in_1000(foreseen.rate)}; a model figure, for the same ops, inputs, GPU and "
+        f"software): {met}"
     )
 
 
