@@ -24,9 +24,9 @@ def _attention_kernel(
     v = tl.load(v_ptr + kv_offsets, mask=kv_mask, other=0.0).to(tl.float32)
     # Sums of products and not tl.dot: its TF32 would be a deliberate loss of precision, and its
     # IEEE form unrolls over all 256 keys, which spills thousands of registers.
-    scores = tl.sum(q[None, :] * k, axis=1) * scale
+    scores = tl.sum(q[None, :] * k, axis=1)
     scores = tl.where(key_mask, scores, -float("inf"))
-    p = tl.exp(scores - tl.max(scores, axis=0))
+    p = tl.exp((scores - tl.max(scores, axis=0)) * scale)
     y = tl.sum(p[:, None] * v, axis=0) / tl.sum(p, axis=0)
     tl.store(y_ptr + row * D + dims, y.to(y_ptr.dtype.element_ty), mask=dim_mask)
 
@@ -38,5 +38,11 @@ def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     y = torch.empty_like(q)
     scale = 1.0 / math.sqrt(D)
     BLOCK_N, BLOCK_D = triton.next_power_of_2(N), triton.next_power_of_2(D)
-    _attention_kernel[(M,)](q, k, v, y, N, D, scale, BLOCK_N=BLOCK_N, BLOCK_D=BLOCK_D, num_warps=8)
+    # Without fused multiply-adds: with them the halves of a sum of products are rounded otherwise
+    # in each lane that adds them up, the lanes hold different scores, and the two sums over p then
+    # disagree by up to 256 unit roundoffs of the output.
+    _attention_kernel[(M,)](
+        q, k, v, y, N, D, scale,
+        BLOCK_N=BLOCK_N, BLOCK_D=BLOCK_D, num_warps=8, enable_fp_fusion=False,
+    )  # fmt: skip
     return y
