@@ -91,6 +91,9 @@ def calibrate(
     Without a record of a control that ran, the proposal has no cells.
     """
     approved, legacy = approved or {}, legacy or {}
+    # In an order of their own: what is drawn by their numbers must not depend on how they came.
+    runs = frame["run_id"].astype("category").cat
+    frame = frame.assign(run_id=runs.reorder_categories(sorted(runs.categories)))
     good = frame[(frame["status"] == "ok") & (frame["roundoff"] > 0)]
     fresh, aged = lifecycle.current(good[good["role"] == "control"], min_rows, min_runs)
     controls = controls_of(fresh)
