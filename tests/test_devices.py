@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from test_calibrate import control_rows, frame_of
-from tests_support import make_record, make_run, make_stats
+from tests_support import DATA, ROOT, make_record, make_run, make_stats
 
-from tolcal import bounds, calibrate, compare, hook, tolerances
+from tolcal import bounds, calibrate, compare, history, hook, tolerances
 from tolcal.calibrate import devices
 from tolcal.cli import main
 from tolcal.github import binding, stricter
@@ -391,3 +393,70 @@ def test_one_device_class_shows_nothing_of_devices() -> None:
     assert transfer.lines(proposal) == []
     assert transfer.claim(proposal) == ""
     assert proposal.cells[0].by_device == ()
+
+
+# --- real records ---------------------------------------------------------------------------
+
+
+@functools.cache
+def transferred() -> Proposal:
+    """The H200's history and a CPU's, of the same controls.
+
+    `cpu-history.parquet`: 12 runs of 60 fresh cases of every control in float32 and float16
+    (`tolcal run --device cpu --cases 60 --gate 0`), Triton's by its interpreter. It is small: known
+    wrong kernels and hashes of inputs are left out, and what envelopes don't need has 12 bits.
+    """
+    return calibrate.calibrate(
+        history.read([DATA / "h200-history.parquet", DATA / "cpu-history.parquet"])
+    )
+
+
+def test_a_cpu_history_is_enough_for_a_fit_of_its_own() -> None:
+    """720 rows of 12 runs of each of 16 controls, in the two dtypes that the interpreter has."""
+    frame = history.read([DATA / "cpu-history.parquet"])
+    counts = frame.groupby(["kernel", "dtype"], observed=True)["run_id"].agg(["size", "nunique"])
+    assert len(counts) == 32
+    assert counts["size"].min() >= 720
+    assert counts["nunique"].min() >= 12
+    assert set(frame["device_class"]) == {"cpu"}
+
+
+def test_what_transfers_between_a_gpu_and_a_cpu() -> None:
+    """Real numbers: one holds where needs are alike, and no device allows less than it needs."""
+    lines = transfer.lines(transferred())
+    assert len(lines) == 2 * 14 * 2  # cells in float32 and float16, on two device classes
+    for line in lines:
+        need = line.need
+        assert need.allowed_proposed >= need.allowed_needed * 0.999, line.name
+        assert need.own == (need.allowed_proposed < line.cell.allowed_proposed), line.name
+        if need.own:
+            assert need.allowed_proposed * devices.OWN < (line.cell.allowed_proposed or 0)
+        else:
+            assert need.allowed_needed * devices.OWN >= (line.cell.allowed_proposed or 0)
+
+
+def test_each_device_is_judged_by_its_own_on_real_records() -> None:
+    """No row of either history exceeds what holds on its device."""
+    cells = transferred().tolerances()
+    for name in ("h200-history", "cpu-history"):
+        frame = history.read([DATA / f"{name}.parquet"])
+        controls = frame[(frame["role"] == "control") & (frame["status"] == "ok")]
+        for (op, dtype), rows in controls.groupby(["op", "dtype"], observed=True):
+            judged = calibrate.judged_rows(rows)
+            assert not bounds.exceeds(judged, cells[str(op), str(dtype)]).any(), (name, op, dtype)
+
+
+def test_the_page_shows_what_transfers() -> None:
+    """docs/lifecycle.md quotes the table's float32 rows; TOLCAL_UPDATE_GOLDEN=1 renews them."""
+    page = ROOT / "docs" / "lifecycle.md"
+    summary = FORMATS["summary"](Document(transferred()))
+    table = summary.split("What transfers: ")[1].split("\n\n")[1].splitlines()
+    rows = [r for i, r in enumerate(table) if i < 2 or "/float32`" in r]
+    shown = "\n".join([f"{transfer.claim(transferred())} (float32 here).", "", *rows])
+    begin, end = "<!-- transfer:begin -->\n", "<!-- transfer:end -->"
+    before, _, rest = page.read_text().partition(begin)
+    found, _, after = rest.partition(end)
+    if os.environ.get("TOLCAL_UPDATE_GOLDEN") == "1":
+        page.write_text(f"{before}{begin}{shown}\n{end}{after}")
+        return
+    assert found.strip() == shown, "TOLCAL_UPDATE_GOLDEN=1 renews it"
