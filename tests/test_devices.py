@@ -17,6 +17,7 @@ from tests_support import DATA, ROOT, make_record, make_run, make_stats
 
 from tolcal import bounds, calibrate, compare, history, hook, tolerances
 from tolcal.calibrate import devices
+from tolcal.calibrate.margins import Fitted
 from tolcal.cli import main
 from tolcal.github import binding, stricter
 from tolcal.model import (
@@ -207,7 +208,7 @@ def test_an_override_stays_down_to_one_and_a_half() -> None:
     fits = {d: value(calibrated(frame_of(rows_on(d, s)))) for d, s in
             (("sm_90", SMALL), ("cpu", 1.2 * SMALL))}  # fmt: skip
     element = devices.Element("float32", 2.0**-24, 1.0, 1.0)
-    assert devices.combined(fits, frozenset(fits), element, approved).on == {}
+    assert devices.combined(Fitted(fits, 2.0), frozenset(fits), element, approved).on == {}
     # But as long as nobody widens it, it stays rather than becoming looser by a little.
     (cell,) = calibrated(two(large=1.2 * SMALL), approved={CELL: approved}).cells
     assert cell.state == "tighten"

@@ -239,7 +239,7 @@ def _cell(
         whole = classes.complete(members, devices)
 
         def combined(one: margins.Fitted) -> Tolerance:
-            return classes.combined(one.fits, whole, element, approved)
+            return classes.combined(one, whole, element, approved)
 
         proposals = [combined(one) for one in fits]
         before, after = classes.allowed(element, approved, proposals)

@@ -6,7 +6,6 @@ controls need on each that was measured. A device class that needs much less get
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -14,8 +13,9 @@ import numpy as np
 import pandas as pd
 
 from tolcal import bounds
-from tolcal.calibrate import fit, stability
+from tolcal.calibrate import stability
 from tolcal.calibrate.evaluate import Alarms, held_out_of
+from tolcal.calibrate.margins import Fitted
 from tolcal.calibrate.rows import Control, judged_rows, texts
 from tolcal.model import DeviceNeed, Evidence, HeldOut, Tolerance, Values
 
@@ -59,7 +59,7 @@ def complete(members: Sequence[Control], devices: Mapping[str, list[str]]) -> fr
 
 
 def combined(
-    fits: Mapping[str, Tolerance],
+    fitted: Fitted,
     whole: frozenset[str],
     element: Element,
     approved: Tolerance | None = None,
@@ -67,12 +67,12 @@ def combined(
     """The wider of the fits of each device class, with an override for those that need far less.
 
     Args:
-        fits: by device class, one at least.
+        fitted: by device class.
         whole: the `complete` ones, which may have an override.
         element: where they are compared.
         approved: what is in force: its overrides for device classes that were not fitted stay.
     """
-    base = functools.reduce(fit.wider, fits.values())
+    fits, base = fitted.fits, fitted.tolerance
     before = approved.on if approved is not None else {}
     own: dict[str, Values] = {d: values for d, values in before.items() if d not in fits}
     for device, values in fits.items():

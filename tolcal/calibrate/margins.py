@@ -7,6 +7,7 @@ the smallest: its floor governs. Leaving a run out, the choice is made without i
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -88,6 +89,11 @@ class Fitted(msgspec.Struct, frozen=True):
 
     fits: Mapping[str, Tolerance]
     margin: float
+
+    @property
+    def tolerance(self) -> Tolerance:
+        """The wider of all device classes."""
+        return functools.reduce(fit.wider, self.fits.values())
 
     def wider(self, other: Fitted) -> Fitted:
         """Of both, on each device class."""
