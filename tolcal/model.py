@@ -405,6 +405,14 @@ class Tolerance(Values, frozen=True, forbid_unknown_fields=True):
         """The values that hold on ``sm_90``, ``gfx942`` or ``cpu``."""
         return self.on.get(device_class, self)
 
+    @property
+    def whole_digest(self) -> str:
+        """16 hex digits over the values on every device class; `value_digest` without overrides."""
+        if not self.on:
+            return self.value_digest
+        overrides = sorted((device, values.value_digest) for device, values in self.on.items())
+        return digest("cell", self.value_digest, overrides)
+
 
 Cell = tuple[str, str]  # (op, dtype)
 Tolerances = Mapping[Cell, Tolerance]
@@ -545,6 +553,26 @@ class Curve(msgspec.Struct, frozen=True):
     points: tuple[CurvePoint, ...]
 
 
+class DeviceNeed(msgspec.Struct, frozen=True):
+    """What a cell's controls need on one device class, and what holds there.
+
+    ``allowed_*`` are of |out - ref| at the cell's median element, half an output gap included.
+    """
+
+    device_class: str
+    rows: Count  # trusted ones of its controls
+    runs: Count
+    allowed_needed: Scale  # by a fit to this device class alone
+    allowed_proposed: Scale  # by what is proposed to hold there
+    allowed_now: Scale | None  # by what is approved there
+    own: bool  # what is proposed there is an override
+
+    @property
+    def tightening(self) -> float | None:
+        """What is allowed there now over what is proposed; None where nothing is approved."""
+        return self.allowed_now / self.allowed_proposed if self.allowed_now else None
+
+
 CellState = Literal["new", "tighten", "unchanged", "looser", "uncalibrated"]
 
 
@@ -594,11 +622,13 @@ class CellProposal(msgspec.Struct, frozen=True):
     detectable_recall: Share | None
     held_out: HeldOutRows
     note: str = ""
-    base: str | None = None  # value digest of the approved tolerance that it was compared with
+    base: str | None = None  # whole digest of the approved tolerance that it was compared with
     #: more runs that an uncalibrated cell needs, at the rows a run so far; 0 in older files
     needs_runs: Count = 0
     plots: CellPlots | None = None
     theory: Theory | None = None  # of ops that declare a reduction
+    #: each device class that was fitted, by name, where there are several or overrides
+    by_device: tuple[DeviceNeed, ...] = ()
 
 
 class Locked(msgspec.Struct, frozen=True):

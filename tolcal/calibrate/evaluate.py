@@ -12,7 +12,7 @@ import pandas as pd
 from tolcal import bounds
 from tolcal.calibrate import fit
 from tolcal.calibrate.intervals import ByRun
-from tolcal.calibrate.rows import Control, controls_of, judged_rows, select, texts
+from tolcal.calibrate.rows import Control, controls_of, judged_rows, texts
 from tolcal.model import (
     BuggyRecall,
     Cell,
@@ -134,7 +134,7 @@ def in_sample(
         mask = control.trusted & control.explore & np.isin(control.device, devices[control.kernel])
         runs = control.runs[mask]
         if tolerance is not None:
-            _count(ours, runs, bounds.exceeds(select(control.judged, mask), tolerance))
+            _count(ours, runs, bounds.exceeds(control.judged.of(mask), tolerance))
         if atol is not None:
             _count(paper, runs, control.max_abs[mask] > atol)
     return ours, paper
@@ -152,20 +152,20 @@ def _judged_without(
     """
     max_abs = control.max_abs[mask]
     runs = control.runs[mask]
-    rows = select(control.judged, mask)
+    rows = control.judged.of(mask)
     flagged, used = np.zeros(len(runs), bool), np.zeros(len(runs))
     names, codes = np.unique(runs, return_inverse=True)
     present = [str(run) for run in names]
     numbers = {run: number for number, run in enumerate(present)}
-    groups: dict[tuple[float, float, float | None], list[str]] = {}
+    groups: dict[str, list[str]] = {}
     for run in present:
         if (t := tolerances[run]) is not None:
-            groups.setdefault((t.atol, t.scaled_tol, t.bias_tol), []).append(run)
+            groups.setdefault(t.whole_digest, []).append(run)
     for members in groups.values():
         here = np.isin(codes, [numbers[run] for run in members])
         tolerance = tolerances[members[0]]
         assert tolerance is not None
-        some = select(rows, here)
+        some = rows.of(here)
         flagged[here] = bounds.exceeds(some, tolerance)
         used[here] = bounds.share(some, tolerance)
     return {

@@ -16,7 +16,6 @@ from tolcal import bounds
 from tolcal.bounds import Bools
 from tolcal.calibrate import fit
 from tolcal.calibrate.leaving import Part, Pool
-from tolcal.calibrate.rows import select
 from tolcal.model import AllClose, Setting, Tolerance, round_up
 
 #: The tolerance of all runs together, beside those with a run left out.
@@ -115,5 +114,5 @@ def held_out(
     for t, names in groups.values():
         here = np.isin(runs, names)
         counted |= here
-        flagged[here] = bounds.exceeds(select(judged, here), t)
+        flagged[here] = bounds.exceeds(judged.of(here), t)
     return counted, flagged

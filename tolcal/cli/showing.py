@@ -157,6 +157,10 @@ def _show_op(
         for device, values in tolerance.on.items():
             say(f"  on {cut(device, 40):<10}residual <= {values.atol:g} + "
                 f"{values.scaled_tol:g} u (|ref| + sigma)")  # fmt: skip
+            if (rests := values.evidence) is not None:
+                say(f"               {rests.rows} rows of {rests.runs} runs on "
+                    f"{cut(', '.join(rests.devices), 400)}; "
+                    f"{text.held_out_claim(rests.held_out.red, rests.held_out.runs)}")  # fmt: skip
         evidence, mark = tolerance.evidence, tolerance.approved
         if evidence is not None:
             held = evidence.held_out
