@@ -584,3 +584,73 @@ def test_trailers_are_strict(old: str, new: str) -> None:
     assert old in text
     assert trailers.parse(text)
     assert trailers.parse(text.replace(old, new)) is None
+
+
+# --- overrides by device class --------------------------------------------------------------
+
+
+def with_own(values: Tolerance, atol: float) -> Tolerance:
+    """The cell with an override for sm_90 that rests on the same evidence."""
+    own = Values(atol, 0.0, AllClose(1e-3, 1e-3), evidence=values.evidence)
+    return msgspec.structs.replace(values, on={"sm_90": own})
+
+
+def approve_own(
+    hub: Hub, proposed: Tolerance, line: str, written: Tolerance | None = None
+) -> Comment:
+    """A proposal with an override; the bot marks it as well, in the same words."""
+    pull = the_pull(hub)
+    bound = msgspec.structs.replace(
+        bind(hub, {SOFTMAX: proposed}, BASE), cells=((*SOFTMAX, proposed.whole_digest),)
+    )
+    comment = hub.comment(pull, "maintain", line.format(digest=bound.digest))
+    said = comments.read(client(hub), pull.number, comment.id)
+    assert isinstance(said, comments.Comment)
+    mark = said.mark(pull.number, bound.digest)
+    cell = written or proposed
+    on = {
+        device: msgspec.structs.replace(
+            values, approved=msgspec.structs.replace(mark, value=values.value_digest, reason=None)
+        )
+        for device, values in cell.on.items()
+    }
+    mark = msgspec.structs.replace(mark, value=cell.value_digest)
+    marked = msgspec.structs.replace(cell, approved=mark, on=on)
+    before = pulls.file(client(hub), PATH, pull.head_sha)
+    text = tolerances.edited((before or b"").decode(), {SOFTMAX: marked}, PATH)
+    bound = msgspec.structs.replace(bound, comment=comment.id, by="maintain")
+    branch = committing.Branch(pull.head_branch, pull.head_sha)
+    committing.commit(client(hub), branch, PATH, text, f"Approve\n\n{trailers.text(bound)}")
+    return comment
+
+
+def test_an_approved_override_counts(project: Hub) -> None:
+    """The proposal's digest covers it; the base's values stay, so this is no widening."""
+    approve_own(project, with_own(BASE[SOFTMAX], 1e-5), "/tolcal approve {digest}")
+    found = check(project)
+    assert found.refused == {}
+    assert found.counted[SOFTMAX].on["sm_90"].atol == 1e-5
+    edit_file(project, "[softmax.float16.on.sm_90]\natol = 1e-05", "[softmax.float16.on.sm_90]\n"
+              "atol = 0.9")  # fmt: skip
+    assert check(project).refused == {
+        SOFTMAX: "its overrides for single devices were changed by hand"
+    }
+
+
+def test_an_override_that_was_not_proposed_does_not_count(project: Hub) -> None:
+    """The bot's commit holds a looser one than its trailers say."""
+    proposed, looser = (with_own(BASE[SOFTMAX], atol) for atol in (1e-5, 1e-4))
+    approve_own(project, proposed, "/tolcal approve {digest}", looser)
+    assert check(project).refused == {
+        SOFTMAX: "its overrides for single devices were changed by hand"
+    }
+
+
+def test_an_override_that_is_looser_needs_widening(project: Hub) -> None:
+    """On its device it holds in place of the cell, so that is what it is compared with."""
+    wide = with_own(BASE[SOFTMAX], 1e-1)
+    approve_own(project, wide, "/tolcal approve {digest}")
+    assert check(project).refused == {
+        SOFTMAX: "it is looser than the base's (on sm_90: 100x at the median element), which only "
+        "widen lets in"
+    }

@@ -248,7 +248,7 @@ def test_a_file_that_the_author_broke_is_not_edited(desk: Desk) -> None:
 
 
 def test_overrides_by_hand_are_not_approved_along(desk: Desk) -> None:
-    """Attack 4: what the author wrote under the cell would be kept, and covered."""
+    """Attack 4: what the author wrote under the cell is neither covered nor lost unseen."""
     wide = tolerances.of_text(desk.before, PATH)[SOFTMAX]
     looser = Values(1.0, 1.0, AllClose(1.0, 1.0))
     on = msgspec.structs.replace(wide, on={"sm_90": looser})
@@ -258,7 +258,7 @@ def test_overrides_by_hand_are_not_approved_along(desk: Desk) -> None:
     said = desk.ask("write", APPROVE)
     assert said == (
         "Not done: tolerances.toml: softmax/float32: its overrides for single devices were changed "
-        "by hand in this pull request, and an approval would cover them; restore them first."
+        "by hand in this pull request, and an approval would take them out; restore them first."
     )
     assert untouched(desk)
 

@@ -391,7 +391,8 @@ def test_foreign_parquet(tmp_path: Path) -> None:
         history.read([path])
     assert str(caught.value) == (
         f"{path}: no column 'kernel' (2 of {len(columns.SCHEMA)} lacking): not a tolcal history of "
-        "this version; import foreign results with `tolcal history import`"
+        "this version; read it with the tolcal that wrote it, measure again, or import foreign "
+        "results with `tolcal history import`"
     )
 
 

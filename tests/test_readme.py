@@ -68,7 +68,7 @@ def environment(copy: Path) -> Mapping[str, str]:
 def test_every_command_runs(copy: Path) -> None:
     """Each block of each page is a script that ends with 0, in the order in which they are read."""
     listed = [(page, block) for page in PAGES for block in blocks(page, "sh")]
-    assert len(listed) == 11
+    assert len(listed) == 13
     for page, block in listed:
         lines = block.splitlines()
         made = [line for line in lines if line.startswith("make ")]
@@ -118,7 +118,7 @@ def test_gpu_commands_are_commands() -> None:
     """What needs a GPU at least parses; a benchmark is a script that exists and compiles."""
     listed = [line for page in PAGES for block in blocks(page, "sh gpu")
               for line in block.splitlines()]  # fmt: skip
-    assert len(listed) == 8
+    assert len(listed) == 16
     for command in listed:
         program, *arguments = command.split()
         if program == "python":

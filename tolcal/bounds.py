@@ -8,6 +8,8 @@ exact. All functions take arrays over records: envelopes of shape [rows, grid], 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +32,14 @@ class Rows(msgspec.Struct, frozen=True):
     bias: Floats
     bias_count: npt.NDArray[np.int64]
     mismatch: npt.NDArray[np.int64]
+    device: npt.NDArray[np.object_] | None = None  # class of each row's; None: any other
+
+    def of(self, mask: Bools) -> Rows:
+        """The rows where ``mask`` holds."""
+        return Rows(
+            self.envelope[mask], self.z[mask], self.bias[mask], self.bias_count[mask],
+            self.mismatch[mask], None if self.device is None else self.device[mask],
+        )  # fmt: skip
 
 
 def knots(envelope: Floats, z: Floats) -> tuple[Floats, Floats]:
@@ -101,14 +111,25 @@ def utilisation(envelope: Floats, z: Floats, atol: float, c: float) -> Floats:
     return result
 
 
-def exceeds(rows: Rows, tolerance: Tolerance) -> Bools:
-    """Which rows fail: by the elementwise bound, by bias, or by a non-finite value."""
-    failed = at(rows.envelope, rows.z, tolerance.scaled_tol) > tolerance.atol
-    failed |= rows.mismatch > 0
-    if tolerance.bias_tol is not None:
-        judged = rows.bias_count >= BIAS_MIN_COUNT
-        failed |= judged & (np.abs(rows.bias) > tolerance.bias_tol)
+def exceeds(rows: Rows, tolerance: Values) -> Bools:
+    """Which rows fail: by the elementwise bound, by bias, or by a non-finite value.
+
+    As everywhere here, each row is judged by what holds on its own device class.
+    """
+    failed = np.zeros(len(rows.z), bool)
+    for mask, some, values in _parts(rows, tolerance):
+        wrong = at(some.envelope, some.z, values.scaled_tol) > values.atol
+        wrong |= some.mismatch > 0
+        if values.bias_tol is not None:
+            judged = some.bias_count >= BIAS_MIN_COUNT
+            wrong |= judged & (np.abs(some.bias) > values.bias_tol)
+        failed[mask] = wrong
     return failed
+
+
+def elementwise(rows: Rows, tolerance: Values) -> Floats:
+    """How much of (atol, scaled_tol) each row uses; infinite for a non-finite mismatch."""
+    return _used(rows, tolerance, with_bias=False)
 
 
 def share(rows: Rows, tolerance: Values) -> Floats:
@@ -116,13 +137,34 @@ def share(rows: Rows, tolerance: Values) -> Floats:
 
     With every part of the tolerance times t, just the rows with a share above t fail.
     """
-    used = utilisation(rows.envelope, rows.z, tolerance.atol, tolerance.scaled_tol)
-    if tolerance.bias_tol is not None:
-        judged = rows.bias_count >= BIAS_MIN_COUNT
-        with np.errstate(divide="ignore", invalid="ignore"):
-            bias = np.abs(rows.bias) / tolerance.bias_tol
-        used = np.maximum(used, np.where(judged & (rows.bias != 0), bias, 0.0))
-    return np.where(rows.mismatch > 0, np.inf, used)
+    return _used(rows, tolerance, with_bias=True)
+
+
+def _used(rows: Rows, tolerance: Values, with_bias: bool) -> Floats:
+    result = np.zeros(len(rows.z))
+    for mask, some, values in _parts(rows, tolerance):
+        used = utilisation(some.envelope, some.z, values.atol, values.scaled_tol)
+        if with_bias and values.bias_tol is not None:
+            judged = some.bias_count >= BIAS_MIN_COUNT
+            with np.errstate(divide="ignore", invalid="ignore"):
+                bias = np.abs(some.bias) / values.bias_tol
+            used = np.maximum(used, np.where(judged & (some.bias != 0), bias, 0.0))
+        result[mask] = np.where(some.mismatch > 0, np.inf, used)
+    return result
+
+
+def _parts(rows: Rows, tolerance: Values) -> Iterator[tuple[Bools, Rows, Values]]:
+    """The rows of each device class with an override, and all others, with what holds there."""
+    rest = np.ones(len(rows.z), bool)
+    overrides = tolerance.on if isinstance(tolerance, Tolerance) else {}
+    if rows.device is None or not overrides:
+        yield rest, rows, tolerance
+        return
+    for device, values in overrides.items():
+        mask = rows.device == device
+        rest &= ~mask
+        yield mask, rows.of(mask), values
+    yield rest, rows.of(rest), tolerance
 
 
 def half_gap(dtype: str, value: float) -> float:
@@ -130,6 +172,6 @@ def half_gap(dtype: str, value: float) -> float:
     return DTYPES[dtype].gap(value) / 2
 
 
-def allowed(tolerance: Tolerance, dtype: str, roundoff: float, scale: float, ref: float) -> float:
+def allowed(tolerance: Values, dtype: str, roundoff: float, scale: float, ref: float) -> float:
     """What is allowed of |out - ref| at an element of that scale and reference value."""
     return tolerance.atol + tolerance.scaled_tol * roundoff * scale + half_gap(dtype, ref)

@@ -25,6 +25,7 @@ from tolcal.model import (
     Record,
     Tolerance,
     Tolerances,
+    Values,
     Verdict,
     plural,
 )
@@ -146,11 +147,18 @@ def _changed(record: Record, baseline: Baseline, changed: Collection[str] | None
 
 def _in_units_of(tolerance: Tolerance | None, roundoff: float) -> Tolerance | None:
     """The same bound in another unit: a changed compute_dtype must not loosen what is approved."""
-    evidence = tolerance.evidence if tolerance is not None else None
-    if tolerance is None or evidence is None or evidence.roundoff in (None, roundoff):
-        return tolerance
-    scaled = tolerance.scaled_tol * (evidence.roundoff or roundoff) / roundoff
-    return msgspec.structs.replace(tolerance, scaled_tol=scaled)
+    if tolerance is None:
+        return None
+
+    def scaled(values: Values) -> Values:
+        evidence = values.evidence or tolerance.evidence
+        unit = evidence.roundoff if evidence else None
+        factor = (unit or roundoff) / roundoff
+        return msgspec.structs.replace(values, scaled_tol=values.scaled_tol * factor)
+
+    on = {device: scaled(values) for device, values in tolerance.on.items()}
+    whole = scaled(tolerance)
+    return msgspec.structs.replace(tolerance, scaled_tol=whole.scaled_tol, on=on)
 
 
 def judged(records: Sequence[Record]) -> bounds.Rows:
@@ -165,6 +173,7 @@ def judged(records: Sequence[Record]) -> bounds.Rows:
         bias=np.array([s.bias or 0.0 for s in known], np.float64),
         bias_count=np.array([s.bias_count or 0 for s in known], np.int64),
         mismatch=np.array([s.nonfinite_mismatch or 0 for s in known], np.int64),
+        device=np.array([r.run.environment.device_class for r in records], object),
     )
 
 
@@ -204,7 +213,7 @@ def _control(
     gate = any(r.case_set == "gate" for r, bad in zip(ran, flagged, strict=True) if bad)
     # A device may have left records in the history without the tolerance resting on them.
     seen = baseline.environments.get(first.kernel, frozenset())
-    evidence = tolerance.evidence
+    evidence = tolerance.for_device(first.run.environment.device_class).evidence
     known_here = first.run.environment.key in seen and (
         evidence is None or first.run.environment.device in evidence.devices
     )
@@ -292,17 +301,17 @@ def _finding(
     exceeding = gate = 0
     if tolerance is not None and flagged is not None:
         rows = judged(ran)
-        used = bounds.utilisation(rows.envelope, rows.z, tolerance.atol, tolerance.scaled_tol)
-        used[rows.mismatch > 0] = np.inf
+        used = bounds.elementwise(rows, tolerance)
         index = int(np.argmax(np.where(flagged, used, -1.0) if flagged.any() else used))
         worst = ran[index]
         exceeding = int(flagged.sum())
         gate = sum(r.case_set == "gate" for r, bad in zip(ran, flagged, strict=True) if bad)
         stats = worst.stats
+        values = tolerance.for_device(worst.run.environment.device_class)
         assert stats is not None
         if stats.scale_quantiles is not None and stats.scale_abs_quantiles is not None:
             allowed = bounds.allowed(
-                tolerance,
+                values,
                 worst.case.dtype,
                 worst.roundoff,
                 stats.scale_quantiles[1],
@@ -317,7 +326,7 @@ def _finding(
                 "reference is, or the other way round"
             )
         elif flagged.any() and over is not None and over <= 1.0:
-            reasons.append(f"by its bias alone: {stats.bias:+.2f}, {tolerance.bias_tol} allowed")
+            reasons.append(f"by its bias alone: {stats.bias:+.2f}, {values.bias_tol} allowed")
         detail = "; ".join(reasons)
     return Finding(
         kind=kind,

@@ -405,6 +405,14 @@ class Tolerance(Values, frozen=True, forbid_unknown_fields=True):
         """The values that hold on ``sm_90``, ``gfx942`` or ``cpu``."""
         return self.on.get(device_class, self)
 
+    @property
+    def whole_digest(self) -> str:
+        """16 hex digits over the values on every device class; `value_digest` without overrides."""
+        if not self.on:
+            return self.value_digest
+        overrides = sorted((device, values.value_digest) for device, values in self.on.items())
+        return digest("cell", self.value_digest, overrides)
+
 
 Cell = tuple[str, str]  # (op, dtype)
 Tolerances = Mapping[Cell, Tolerance]
@@ -545,7 +553,49 @@ class Curve(msgspec.Struct, frozen=True):
     points: tuple[CurvePoint, ...]
 
 
+class DeviceNeed(msgspec.Struct, frozen=True):
+    """What a cell's controls need on one device class, and what holds there.
+
+    ``allowed_*`` are of |out - ref| at the cell's median element, half an output gap included.
+    """
+
+    device_class: str
+    rows: Count  # trusted ones of its controls
+    runs: Count
+    allowed_needed: Scale  # by a fit to this device class alone
+    allowed_proposed: Scale  # by what is proposed to hold there
+    allowed_now: Scale | None  # by what is approved there
+    own: bool  # what is proposed there is an override
+
+    @property
+    def tightening(self) -> float | None:
+        """What is allowed there now over what is proposed; None where nothing is approved."""
+        return self.allowed_now / self.allowed_proposed if self.allowed_now else None
+
+
 CellState = Literal["new", "tighten", "unchanged", "looser", "uncalibrated"]
+
+
+class SumError(msgspec.Struct, frozen=True):
+    """A control's record beside a-priori bounds on a sum, in u of the scale (``scaled_max``)."""
+
+    kernel: str
+    dims: str
+    case: str  # its case id
+    terms: Count  # K, the length of the dim that is summed over
+    measured: Scale
+    bound: Scale  # deterministic, gamma_K
+    probable: Scale  # probabilistic, sqrt(K)
+
+
+class Theory(msgspec.Struct, frozen=True):
+    """A cell's controls beside what theory allows of a sum (``calibrate.theory``)."""
+
+    reduction: str  # the dim that is summed over
+    nearest: SumError  # the record nearest to the deterministic bound of its own K
+    longest: SumError  # of the longest sums, the record that errs most
+    largest: Scale  # that any record errs
+    most: Scale  # 99.9 % of the records err by no more
 
 
 class CellProposal(msgspec.Struct, frozen=True):
@@ -572,10 +622,13 @@ class CellProposal(msgspec.Struct, frozen=True):
     detectable_recall: Share | None
     held_out: HeldOutRows
     note: str = ""
-    base: str | None = None  # value digest of the approved tolerance that it was compared with
+    base: str | None = None  # whole digest of the approved tolerance that it was compared with
     #: more runs that an uncalibrated cell needs, at the rows a run so far; 0 in older files
     needs_runs: Count = 0
     plots: CellPlots | None = None
+    theory: Theory | None = None  # of ops that declare a reduction
+    #: each device class that was fitted, by name, where there are several or overrides
+    by_device: tuple[DeviceNeed, ...] = ()
 
 
 class Locked(msgspec.Struct, frozen=True):
@@ -586,6 +639,41 @@ class Locked(msgspec.Struct, frozen=True):
     buggy: tuple[BuggyRecall, ...]
     missed: tuple[str, ...]  # buggy kernels that some run did not catch
     detectable_interval: Interval | None = None  # of detectable recall, over runs
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """A rule and its knobs, those of the other rule None."""
+
+    rule: Literal["residual", "paper"]
+    margin: float | None = None
+    #: whether a 16-bit cell's envelope is at least its control's fp32 one
+    borrowing: bool | None = None
+    #: whether scale is |ref| + sigma, or |ref| alone; None without a scaled part
+    sigma: bool | None = None
+    scaled_tol: bool | None = None  # whether there is a scaled part beside atol
+    percentile: int | None = None
+    factor: float | None = None
+
+
+class SweepPoint(msgspec.Struct, frozen=True):
+    """What one setting comes to, over all cells, an op's, or one.
+
+    Controls are judged twice: held out, by fits without their run, and in sample, by the fit on
+    all. The locked runs, if any, are judged by that fit, too.
+    """
+
+    setting: Setting
+    op: str | None  # None: all
+    dtype: str | None
+    cells: Count  # that the setting has a tolerance for
+    held_out: HeldOutRows
+    in_sample: HeldOutRows
+    recall: Recall
+    #: log2 of what is allowed of a residual at the median element, in u*(|ref| + sigma) of it;
+    #: the median over cells, those that allow nothing left out
+    bits: float | None
+    locked: HeldOutRows | None = None
+    locked_recall: Recall | None = None
 
 
 class RunSummary(msgspec.Struct, frozen=True):
@@ -653,7 +741,7 @@ class Proposal(msgspec.Struct, frozen=True):
     @property
     def content_digest(self) -> str:
         """16 hex digits over all that an approval rests on: how, from what, and every cell."""
-        cells = [msgspec.structs.replace(cell, plots=None) for cell in self.cells]
+        cells = [msgspec.structs.replace(cell, plots=None, theory=None) for cell in self.cells]
         return digest("proposal", self.rule, self.by, self.margin, self.budget, self.history, cells)
 
     def sealed(self) -> Self:

@@ -15,7 +15,17 @@ import numpy as np
 import pandas as pd
 
 from tolcal import bounds, history
-from tolcal.calibrate import fit, forecast, margins, plots, stability, summarised
+from tolcal.calibrate import devices as classes
+from tolcal.calibrate import (
+    fit,
+    forecast,
+    lifecycle,
+    margins,
+    plots,
+    stability,
+    summarised,
+    theory,
+)
 from tolcal.calibrate.evaluate import (
     Alarms,
     held_out_of,
@@ -72,6 +82,7 @@ def calibrate(
     min_runs: int = MIN_RUNS,
     approved: Tolerances | None = None,
     legacy: Mapping[Cell, float] | None = None,
+    reductions: Mapping[str, str] | None = None,
     progress: Callable[[int, int, str], None] = lambda *_: None,
 ) -> Proposal:
     """Fits every cell of a history.
@@ -87,12 +98,17 @@ def calibrate(
         min_rows, min_runs: trusted rows and runs that a control needs on one device class.
         approved: the tolerances in force.
         legacy: hand-picked atol by cell, the "before" where nothing is approved.
+        reductions: the dim that an op sums over, for the a-priori bounds beside its cells.
 
     Without a record of a control that ran, the proposal has no cells.
     """
     approved, legacy = approved or {}, legacy or {}
+    # In an order of their own: what is drawn by their numbers must not depend on how they came.
+    runs = frame["run_id"].astype("category").cat
+    frame = frame.assign(run_id=runs.reorder_categories(sorted(runs.categories)))
     good = frame[(frame["status"] == "ok") & (frame["roundoff"] > 0)]
-    controls = controls_of(good[good["role"] == "control"])
+    fresh, aged = lifecycle.current(good[good["role"] == "control"], min_rows, min_runs)
+    controls = controls_of(fresh)
     # A pull request's word is no evidence of recall either.
     buggy = good[(good["role"] == "buggy") & (good["origin"] != "pull_request")]
     if rule == "paper":
@@ -130,7 +146,10 @@ def calibrate(
             )
         )  # fmt: skip
     progress(len(groups), len(groups), "")
-    cells = tuple(r.cell for r in results)
+    cells = tuple(
+        theory.beside(r.cell, groups[r.cell.kernel or r.cell.op, r.cell.dtype], reductions or {})
+        for r in results
+    )
     recalls = tuple(b for r in results for b in r.recalls)
     alarms = merged(r.alarms for r in results)
     whole = total_of(b.proposed for b in recalls)
@@ -150,7 +169,12 @@ def calibrate(
         cells=cells,
         buggy=recalls,
         runs=_with_alarms(seen, alarms),
-        notes=_notes(good, fitted, rule),
+        notes=(
+            *_differing(frame),
+            *_notes(good, fitted, rule),
+            *lifecycle.notes(aged, min_rows, min_runs),
+            *theory.notes(cells),
+        ),
         curve=plots.curve([r.shares for r in results if r.shares], alarms) if residual else None,
         budget=budget,
         forecast=forecast.of([j for r in results for j in r.tails], budget) if residual else None,
@@ -215,14 +239,10 @@ def _cell(
     )
     runs = int(used["run_id"].nunique())
     names = sorted(str(name) for name in used["device"].unique())
-    scale, ref = _median_element(used)
-    roundoff = float(used["roundoff"].iloc[0])
-    half = bounds.half_gap(dtype, ref)
-
-    def allowed_by(tol: Tolerance | None) -> float | None:
-        return None if tol is None else bounds.allowed(tol, dtype, roundoff, scale, ref)
-
-    now = allowed_by(approved)
+    element = classes.element_of(used, dtype)
+    half = bounds.half_gap(dtype, element.ref)
+    now = None if approved is None else element.allowed(approved)
+    own_fits: Mapping[str, Tolerance] = {}
     tolerance: Tolerance | None = None
     state: CellState = "uncalibrated"
     alarms: Alarms = {}
@@ -232,13 +252,21 @@ def _cell(
     if fitted:
         ladders = [margins.Ladder(m, wide, devices[m.kernel]) for m in members]
         fits = [_whole(ladders, choice.times(f)) for f in stability.FACTORS[: 3 if approved else 1]]
-        allows = [bounds.allowed(f.tolerance, dtype, roundoff, scale, ref) for f in fits]
-        state, place = stability.settle(now, allows, runs)
-        tolerance, margin = fits[place].tolerance, fits[place].margin
+        whole = classes.complete(members, devices)
+
+        def combined(one: margins.Fitted) -> Tolerance:
+            return classes.combined(one, whole, element, approved)
+
+        proposals = [combined(one) for one in fits]
+        before, after = classes.allowed(element, approved, proposals)
+        state, place = stability.settle(before, after, runs)
+        tolerance, margin, own_fits = proposals[place], fits[place].margin, fits[place].fits
+        if state == "tighten" and approved is not None:
+            tolerance = classes.settled(tolerance, approved, element)
         taken = choice.times(stability.FACTORS[place])
 
         def without(left: list[str]) -> list[Tolerance | None]:
-            return [one.tolerance if one else None for one in margins.cell(ladders, left, taken)]
+            return [combined(one) if one else None for one in margins.cell(ladders, left, taken)]
 
         alarms = leave_one_out(members, devices, without)
         sample = in_sample(members, devices, tolerance, paper_tol)
@@ -255,28 +283,24 @@ def _cell(
     total = total_of(b.proposed for b in recalls)
     held = held_out_of(alarms)
     if tolerance is not None:
-        tolerance = Tolerance(
-            atol=tolerance.atol,
-            scaled_tol=tolerance.scaled_tol,
-            allclose=tolerance.allclose,
-            bias_tol=tolerance.bias_tol,
-            evidence=Evidence(
-                rule=rule,
-                margin=margin,
-                rows=summarised.number(used),
-                runs=runs,
-                devices=tuple(names),
-                held_out=HeldOut(held.runs, held.runs_with_false_alarms),
-                history=history_digest,
-                detectable_recall=_rounded(total.detectable_recall),
-                roundoff=members_all[0].arrays.roundoff,
-                scale=round_up(scale),
-            ),
+        evidence = Evidence(
+            rule=rule,
+            margin=margin,
+            rows=summarised.number(used),
+            runs=runs,
+            devices=tuple(names),
+            held_out=HeldOut(held.runs, held.runs_with_false_alarms),
+            history=history_digest,
+            detectable_recall=classes.rounded(total.detectable_recall),
+            roundoff=members_all[0].arrays.roundoff,
+            scale=round_up(element.scale),
         )
+        tolerance = classes.proven(tolerance, evidence, used, alarms, faults)
     if now is None and legacy is not None:
         now = legacy + half
     paper_allowed = None if paper_tol is None else paper_tol + half
-    proposed = paper_allowed if rule == "paper" else allowed_by(tolerance)
+    allowed = None if tolerance is None else element.allowed(tolerance)
+    proposed = paper_allowed if rule == "paper" else allowed
     tightening = now / proposed if now is not None and proposed else None
     cell = CellProposal(
         op=op,
@@ -289,7 +313,7 @@ def _cell(
         needs_rows=lack.needs_rows if lack else 0,
         needs_runs=lack.needs_runs if lack else 0,
         tolerance=tolerance,
-        base=None if approved is None else approved.value_digest,
+        base=None if approved is None else approved.whole_digest,
         proposed_tol=paper_tol if rule == "paper" else None,
         allowed_now=now,
         allowed_source="approved" if approved else "none" if legacy is None else "legacy",
@@ -302,8 +326,9 @@ def _cell(
         held_out=held,
         note=note,
         plots=plots.cell_plots(
-            members_all, faults, tolerance, approved, legacy, paper_tol, scale, keep
+            members_all, faults, tolerance, approved, legacy, paper_tol, element.scale, keep
         ),
+        by_device=classes.needs(own_fits, tolerance, approved, element, used) if tolerance else (),
     )
     return _Result(
         cell, recalls, alarms, sample, shares, plots.buggy_shares(faults, tolerance, paper_tol)
@@ -370,17 +395,6 @@ def _caught(
     return found
 
 
-def _median_element(rows: pd.DataFrame) -> tuple[float, float]:
-    """Median over records of the median scale and of the median |ref|."""
-    scale, ref = summarised.median(rows, "scale"), summarised.median(rows, "scale_abs")
-    return (0.0 if np.isnan(scale) else float(scale)), (0.0 if np.isnan(ref) else float(ref))
-
-
-def _rounded(share: float | None) -> float | None:
-    """Down to four digits: a share is never printed better than it is."""
-    return None if share is None else int(share * 10_000) / 10_000
-
-
 def _runs_of(frame: pd.DataFrame) -> list[RunSummary]:
     """Every run of the history, the oldest first."""
     codes, names = pd.factorize(frame["run_id"])
@@ -421,6 +435,19 @@ def _with_alarms(runs: list[RunSummary], alarms: Alarms) -> tuple[RunSummary, ..
         if run.id in alarms
         else run
         for run in runs
+    )
+
+
+def _differing(frame: pd.DataFrame) -> tuple[str, ...]:
+    """That a record stands twice, and not the same both times."""
+    lost = frame.attrs.get("differing", 0)
+    return (
+        (
+            f"{plural(lost, 'record')} left out for others of the same run, kernel and case that "
+            "say something else: `tolcal history verify` names the history",
+        )
+        if lost
+        else ()
     )
 
 

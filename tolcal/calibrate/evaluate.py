@@ -12,7 +12,7 @@ import pandas as pd
 from tolcal import bounds
 from tolcal.calibrate import fit, summarised
 from tolcal.calibrate.intervals import ByRun
-from tolcal.calibrate.rows import Control, controls_of, judged_rows, select, texts
+from tolcal.calibrate.rows import Control, controls_of, judged_rows, texts
 from tolcal.history.frames import LINE
 from tolcal.model import (
     BuggyRecall,
@@ -135,7 +135,7 @@ def in_sample(
         mask = control.trusted & control.explore & np.isin(control.device, devices[control.kernel])
         runs, weight = control.runs[mask], control.weight[mask]
         if tolerance is not None:
-            _count(ours, runs, weight, bounds.exceeds(select(control.judged, mask), tolerance))
+            _count(ours, runs, weight, bounds.exceeds(control.judged.of(mask), tolerance))
         if atol is not None:
             _count(paper, runs, weight, summarised.above(control.rows[mask], atol))
     return ours, paper
@@ -154,19 +154,19 @@ def _judged_without(
     Few runs change a fit, so rows are judged together for all runs of the same tolerance.
     """
     max_abs, weight = control.max_abs[mask], control.weight[mask]
-    rows = select(control.judged, mask)
+    rows = control.judged.of(mask)
     flagged, used = np.zeros(len(max_abs), bool), np.zeros(len(max_abs))
     present = control.names(mask)
     codes = np.unique(control.codes[mask], return_inverse=True)[1]
-    groups: dict[tuple[float, float, float | None], list[int]] = {}
+    groups: dict[str, list[int]] = {}
     for place, run in enumerate(present):
         if (t := tolerances[run]) is not None:
-            groups.setdefault((t.atol, t.scaled_tol, t.bias_tol), []).append(place)
+            groups.setdefault(t.whole_digest, []).append(place)
     for places in groups.values():
         here = np.isin(codes, places)
         tolerance = tolerances[present[places[0]]]
         assert tolerance is not None
-        some = select(rows, here)
+        some = rows.of(here)
         flagged[here] = bounds.exceeds(some, tolerance)
         used[here] = bounds.share(some, tolerance)
     order = np.argsort(codes, kind="stable")

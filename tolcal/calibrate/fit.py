@@ -220,9 +220,7 @@ def paper(max_abs: Floats, weights: Floats | None = None) -> float:
     With ``weights`` a value stands for so many.
     """
     if weights is None:
-        ordered = np.sort(max_abs)
-        rank = round(PAPER_PERCENTILE / 100 * (ordered.size - 1))
-        return float(ordered[rank]) * PAPER_FACTOR
+        return nearest_rank(np.sort(max_abs), PAPER_PERCENTILE) * PAPER_FACTOR
     order = np.argsort(max_abs, kind="stable")
     upto = np.cumsum(weights[order])
     rank = round(PAPER_PERCENTILE / 100 * (upto[-1] - 1))
@@ -264,3 +262,8 @@ def papers_without(
         float(values[at]) * PAPER_FACTOR if count > 0.5 else None
         for at, count in zip(place, left, strict=True)
     ]
+
+
+def nearest_rank(ordered: Floats, percentile: float) -> float:
+    """The percentile of sorted values as the paper takes it, without interpolation."""
+    return float(ordered[round(percentile / 100 * (ordered.size - 1))])

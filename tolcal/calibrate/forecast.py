@@ -25,8 +25,13 @@ def of(controls: Sequence[Judged], budget: float) -> Forecast | None:
     most, name = max((tails.more_runs(c.shares, len(known), budget), c.name) for c in known)
     shares = [c.shares for c in known]
     return Forecast(
-        rate=tails.red_rate(shares),
-        upper=tails.upper_limit(shares),
+        rate=_short(tails.red_rate(shares)),
+        upper=_short(tails.upper_limit(shares)),
         worst=name if most else "",
         more_runs=most,
     )
+
+
+def _short(rate: float) -> float:
+    """Six digits: sums of the same numbers in another order differ in the last of all."""
+    return float(f"{rate:.5e}")

@@ -17,7 +17,7 @@ import numpy as np
 from tolcal import bounds
 from tolcal.bounds import Floats
 from tolcal.calibrate import fit, leaving, tails
-from tolcal.calibrate.rows import Control, select
+from tolcal.calibrate.rows import Control
 from tolcal.model import DTYPES, Tolerance, Values
 
 #: A control's fits, one a device class; None where no row is left.
@@ -70,22 +70,38 @@ def shares(
 
     def of(one: Control, values: Values) -> tails.Shares:
         mask = seen(one, devices)
-        return _unified(one, bounds.share(select(one.judged, mask), values), one.codes[mask])
+        return _unified(one, bounds.share(one.judged.of(mask), values), one.codes[mask])
 
     lender = lender_of(control, wide)
-    without = msgspec.structs.replace(tolerance, bias_tol=None)
+    without = _unbiased(tolerance)
     return telling(of(control, tolerance), None if lender is None else of(lender, without))
 
 
-class Fitted(msgspec.Struct, frozen=True):
-    """A tolerance, and the largest margin of the fits that it is the widest of."""
+def _unbiased(tolerance: Values) -> Values:
+    """Without any bound on bias, on whatever device class."""
+    if isinstance(tolerance, Tolerance):
+        on = {d: msgspec.structs.replace(v, bias_tol=None) for d, v in tolerance.on.items()}
+        tolerance = msgspec.structs.replace(tolerance, on=on)
+    return msgspec.structs.replace(tolerance, bias_tol=None)
 
-    tolerance: Tolerance
+
+class Fitted(msgspec.Struct, frozen=True):
+    """Tolerances by device class, and the largest margin of the fits that they are widest of."""
+
+    fits: Mapping[str, Tolerance]
     margin: float
 
+    @property
+    def tolerance(self) -> Tolerance:
+        """The wider of all device classes."""
+        return functools.reduce(fit.wider, self.fits.values())
+
     def wider(self, other: Fitted) -> Fitted:
-        """Of both."""
-        return Fitted(fit.wider(self.tolerance, other.tolerance), max(self.margin, other.margin))
+        """Of both, on each device class."""
+        fits = dict(self.fits)
+        for device, one in other.fits.items():
+            fits[device] = fit.wider(fits[device], one) if device in fits else one
+        return Fitted(fits, max(self.margin, other.margin))
 
 
 class Ladder:
@@ -113,12 +129,12 @@ class Ladder:
             if not any(fits):
                 continue
             margins = self._margins(fits, [runs[p] for p in places], choice)
-            made: dict[float, Tolerance] = {}
+            made: dict[float, Fitted] = {}
             for place, margin in zip(places, margins, strict=True):
                 if margin not in made:
-                    each = (bound.times(margin) for bound in fits if bound is not None)
-                    made[margin] = functools.reduce(fit.wider, each)
-                result[place] = Fitted(made[margin], margin)
+                    each = zip(self.parts, fits, strict=True)
+                    made[margin] = Fitted({p.device: b.times(margin) for p, b in each if b}, margin)
+                result[place] = made[margin]
         return result
 
     def _margins(self, fits: Bounds, runs: Sequence[str | None], choice: Choice) -> list[float]:
@@ -153,7 +169,7 @@ class _Seen:
     def __init__(self, control: Control, device: str) -> None:
         mask = seen(control, [device])
         self.control, self.runs = control, control.codes[mask]
-        self._rows = select(control.judged, mask)
+        self._rows = control.judged.of(mask)
         judged = self._rows.bias_count >= bounds.BIAS_MIN_COUNT
         self._bias = np.where(judged, np.abs(self._rows.bias), 0.0)
         self._used: dict[tuple[float, float], Floats] = {}

@@ -55,7 +55,7 @@ class Control:
         #: within the limit that was in force when it was measured
         self.passed = rows["num_exceeding"].fillna(0).to_numpy(np.int64) == 0
         self.arrays = _fit_rows(rows)
-        self.judged = judged_rows(rows)
+        self.judged = judged_rows(rows, self.device)
         #: Rows that can be fitted: imported ones have no envelope, and no tolerance covers a
         #: non-finite value where the reference is finite.
         self.fits = np.isfinite(self.arrays.envelope).all(1)
@@ -133,23 +133,19 @@ def texts(column: pd.Series[Any]) -> Any:
     return column.cat.categories.take(used).astype(str).to_numpy(object)[places]
 
 
-def judged_rows(rows: pd.DataFrame) -> bounds.Rows:
-    """The columns that judging needs; a row without envelopes (imported) never exceeds."""
+def judged_rows(rows: pd.DataFrame, device: Any = None) -> bounds.Rows:
+    """The columns that judging needs; a row without envelopes (imported) never exceeds.
+
+    ``device``: the rows' device classes, if they have been looked up already.
+    """
     return bounds.Rows(
+        device=texts(rows["device_class"]) if device is None else device,
         envelope=rows[list(TUPLES["envelope"])].to_numpy(np.float64),
         z=rows["scaled_max"].to_numpy(np.float64),
         bias=rows["bias"].fillna(0.0).to_numpy(np.float64),
         bias_count=rows["bias_count"].fillna(0).to_numpy(np.int64),
         mismatch=rows["nonfinite_mismatch"].fillna(0).to_numpy(np.int64),
     )
-
-
-def select(rows: bounds.Rows, mask: bounds.Bools) -> bounds.Rows:
-    """The rows where ``mask`` holds."""
-    return bounds.Rows(
-        rows.envelope[mask], rows.z[mask], rows.bias[mask], rows.bias_count[mask],
-        rows.mismatch[mask],
-    )  # fmt: skip
 
 
 def _fit_rows(rows: pd.DataFrame) -> fit.Rows:

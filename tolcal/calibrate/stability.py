@@ -19,21 +19,26 @@ WORTH_RUNS = 3
 FACTORS = (1.0, 0.5, 2.0)
 
 
-def settle(now: float | None, proposed: Sequence[float], runs: int) -> tuple[CellState, int]:
+def settle(
+    now: Sequence[float] | None, proposed: Sequence[Sequence[float]], runs: int
+) -> tuple[CellState, int]:
     """The state of a fitted cell, and the place in FACTORS of the fit to propose.
 
+    It tightens if it does so on any device class and is looser on none.
+
     Args:
-        now: allowed by the approved tolerance; None without one.
-        proposed: allowed by the fits of FACTORS.
+        now: allowed by the approved tolerance, by device class; None without one.
+        proposed: allowed by the fits of FACTORS, likewise.
         runs: that they rest on.
     """
     if now is None:
         return "new", 0
-    asked, strict, lenient = (now / one for one in proposed)
-    if strict >= WORTH and runs >= WORTH_RUNS:
-        return "tighten", 1
-    if lenient <= 1 / WORTH:
+    ratios = [[old / new for old, new in zip(now, one, strict=True)] for one in proposed]
+    _, strict, lenient = ratios
+    if min(lenient) <= 1 / WORTH:
         return "looser", 0
+    if max(strict) >= WORTH and min(strict) > 1 / WORTH and runs >= WORTH_RUNS:
+        return "tighten", 1
     # Of what changes nothing, the one that says so.
-    inside = [i for i, ratio in enumerate((asked, strict, lenient)) if 1 / WORTH < ratio < WORTH]
+    inside = [i for i, one in enumerate(ratios) if all(1 / WORTH < r < WORTH for r in one)]
     return "unchanged", inside[0] if inside else 0

@@ -21,7 +21,7 @@ from tolcal.github.pulls import Pull
 from tolcal.github.settings import Inputs
 from tolcal.github.trailers import Trailers
 from tolcal.model import Approved, Cell, TolcalError, Tolerance, Tolerances
-from tolcal.tolerances.loosening import loosened
+from tolcal.tolerances.loosening import loosened_anywhere
 
 #: Approval commits on top of each other that are looked through.
 MAX_DEPTH = 100
@@ -156,6 +156,28 @@ def _overrides(tolerance: Tolerance | None) -> dict[str, str]:
     return {d: v.value_digest for d, v in tolerance.on.items()} if tolerance else {}
 
 
+def _as_said(tolerance: Tolerance, was: Tolerance | None, said: Approved) -> bool:
+    """Whether the marks of a cell and of its overrides are those of the approving comment.
+
+    An override that has the base's numbers may be the base's, mark and all. What a widening does
+    not widen has no reason; numbers that stay keep the reason that they had.
+    """
+    for device, values in ((None, tolerance), *tolerance.on.items()):
+        before = was if device is None or was is None else was.on.get(device)
+        same = before is not None and before.value_digest == values.value_digest
+        if device is not None and same and values == before:
+            continue
+        reasons = {said.reason, None}
+        if before is not None and same and before.approved:
+            reasons.add(before.approved.reason)
+        mark = values.approved
+        if mark is None or mark.reason not in reasons:
+            return False
+        if mark != msgspec.structs.replace(said, value=values.value_digest, reason=mark.reason):
+            return False
+    return True
+
+
 def _unapproved(tolerance: Tolerance, was: Tolerance | None, commits: int) -> str:
     if was is not None and was.value_digest == tolerance.value_digest:
         if _overrides(was) != _overrides(tolerance):
@@ -192,10 +214,12 @@ class _Judge:
     ) -> str:
         """Why a cell does not count by the approval that is that commit, "" if it does."""
         was, mark = self.base_file.get(cell), tolerance.approved
-        if mark is None or not (mark.value == tolerance.value_digest == approval.value(cell)):
+        if mark is None or mark.value != tolerance.value_digest:
             return f"its numbers are not those of proposal {approval.digest}"
-        if _overrides(tolerance) != _overrides(was):
-            return "its overrides for single devices were changed by hand"
+        if tolerance.whole_digest != approval.value(cell):
+            if _overrides(tolerance) != _overrides(was):
+                return "its overrides for single devices were changed by hand"
+            return f"its numbers are not those of proposal {approval.digest}"
         number = self._number(mark)
         if number is None:
             return "its approval names another pull request"
@@ -213,7 +237,8 @@ class _Judge:
         said = comment.mark(number, approval.digest)
         # Whoever approved may be called otherwise by now.
         by = approval.by if mark.by == approval.by else said.by
-        if mark != msgspec.structs.replace(said, value=mark.value, by=by):
+        said = msgspec.structs.replace(said, by=by)
+        if not _as_said(tolerance, was, said):
             return "its [approved] table is not what the approving comment says"
         if self._file(sha).get(cell) != tolerance:
             return "it was changed by hand since it was approved"
@@ -222,7 +247,7 @@ class _Judge:
         if not people.at_least(has, least):
             return f"{comment.who.login} has the role {has} by now, and {verb} needs {least}"
         if verb == "approve":
-            how = loosened(cell[1], was, tolerance) if was else ""
+            how = loosened_anywhere(cell[1], was, tolerance)
             return f"it is looser than the base's ({how}), which only widen lets in" if how else ""
         return self._why_not_widened(comment.who, number, approval, forces)
 

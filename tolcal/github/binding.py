@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from tolcal.model import Proposal, Tolerances, digest
 
-#: (op, dtype, value digest) of a calibrated cell.
+#: (op, dtype, whole digest) of a calibrated cell: its values on every device class.
 BoundCell = tuple[str, str, str]
 
 
@@ -29,7 +29,7 @@ def bound_cells(proposal: Proposal) -> tuple[BoundCell, ...]:
     """The cells of a proposal that have a value to approve, sorted."""
     return tuple(
         sorted(
-            (cell.op, cell.dtype, cell.tolerance.value_digest)
+            (cell.op, cell.dtype, cell.tolerance.whole_digest)
             for cell in proposal.cells
             if cell.tolerance is not None
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tolcal.model import Cell, Tolerance, Tolerances
+from tolcal.model import Cell, Tolerance, Tolerances, Values
 from tolcal.tolerances.loosening import unit
 
 
@@ -28,13 +28,28 @@ def of_both(left: Tolerances, tip: Tolerances) -> tuple[dict[Cell, Tolerance], f
 
 
 def _same(one: Tolerance | None, other: Tolerance | None) -> bool:
-    return one is not None and other is not None and one.value_digest == other.value_digest
+    return one is not None and other is not None and one.whole_digest == other.whole_digest
 
 
 def _stricter(dtype: str, left: Tolerance | None, tip: Tolerance | None) -> Tolerance | None:
     """Lets nothing pass that one of them wouldn't; one of the two as it is, if that does."""
-    if left is None or tip is None or left.value_digest == tip.value_digest:
+    if left is None or tip is None or left.whole_digest == tip.whole_digest:
         return tip or left
+    names = sorted({*left.on, *tip.on})
+    on = {d: _stricter_values(dtype, left.for_device(d), tip.for_device(d)) for d in names}
+    base = _stricter_values(dtype, left, tip)
+    for one in (tip, left):
+        if base is one and all(values is one.for_device(d) for d, values in on.items()):
+            return one
+    whole = {f: getattr(base, f) for f in Values.__struct_fields__}
+    plain = {d: Values(**{f: getattr(v, f) for f in Values.__struct_fields__})
+             for d, v in on.items()}  # fmt: skip
+    return Tolerance(**whole, on=plain)
+
+
+def _stricter_values(dtype: str, left: Values, tip: Values) -> Values:
+    if left.value_digest == tip.value_digest:
+        return tip
     own = unit(dtype, tip)
     slope = left.scaled_tol * unit(dtype, left) / own
     within = (left.bias_tol, tip.bias_tol)

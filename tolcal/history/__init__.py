@@ -107,6 +107,12 @@ def verify(paths: Sequence[Path]) -> list[str]:
             said.append(_verified(path))
             continue
         table = read_table([path])
+        if lost := tables.differing(table):
+            raise TolcalError(
+                f"{path}: {lost} of its records say something else than others of the same run, "
+                "kernel and case: the id of a run was used twice, or a record was changed; remove "
+                "the wrong shard"
+            )
         problems = columns.inconsistent(table)
         if problems:
             raise TolcalError(f"{path}: {problems[0]} ({len(problems)} such records); restore it")

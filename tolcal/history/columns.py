@@ -103,8 +103,24 @@ def empty() -> pa.Table:
     return SCHEMA.empty_table()
 
 
-def must_have_all(names: Iterable[str], path: Path | str) -> None:
-    """TolcalError if one of our columns is not among them."""
+#: Columns that a file may lack: what stands for "not known" in them.
+_NEUTRAL: dict[str, Any] = {
+    "same_as_control": None, "num_exceeding": None, "reason": "", "session": "", "commit": "",
+    "dirty": False, "tolcal": "", "device_uuid": "",
+}  # fmt: skip
+#: Ours beside the published eleven: rows of other tools lack all of them.
+_OURS = frozenset(
+    [*list(_SCALARS)[list(_SCALARS).index("residual_max") :],
+     *(column for names in TUPLES.values() for column in names)]
+)  # fmt: skip
+
+
+def must_have_all(names: Iterable[str], path: Path | str) -> list[str]:
+    """Our columns that are not among them; TolcalError if one must not be lacking.
+
+    A file of another version or tool may lack provenance, and either all or none of the
+    statistics that are ours alone: these are then unknown, as in imported rows.
+    """
     here = set(names)
     if {"part", "cutoff"} <= here:
         raise TolcalError(
@@ -112,24 +128,33 @@ def must_have_all(names: Iterable[str], path: Path | str) -> None:
             "`tolcal calibrate` and `tolcal history` read summaries; name the history itself"
         )
     lacking = [name for name in SCHEMA.names if name not in here]
-    if lacking:
+    known = set(lacking) & _OURS
+    bad = [n for n in lacking if n not in _NEUTRAL and (n not in _OURS or known != _OURS)]
+    if bad:
         raise TolcalError(
-            f"{path}: no column {lacking[0]!r} ({len(lacking)} of {len(SCHEMA)} lacking): not a "
-            "tolcal history of this version; import foreign results with `tolcal history import`"
+            f"{path}: no column {bad[0]!r} ({len(lacking)} of {len(SCHEMA)} lacking): not a "
+            "tolcal history of this version; read it with the tolcal that wrote it, measure "
+            "again, or import foreign results with `tolcal history import`"
         )
+    return lacking
 
 
-def conform(
-    table: pa.Table, path: Path | str, only: Sequence[str] = tuple(SCHEMA.names)
-) -> pa.Table:
-    """``table`` with exactly our columns (or ``only`` some of them).
+def conform(table: pa.Table, path: Path | str, only: Sequence[str] | None = None) -> pa.Table:
+    """``table`` with exactly our columns, or ``only`` these of a file that `must_have_all`.
 
     TolcalError if it lacks one, has another type, or holds what no honest record does.
     """
-    if len(only) == len(SCHEMA):
-        must_have_all(table.column_names, path)
+    if only is None:
+        lacking, wanted = must_have_all(table.column_names, path), SCHEMA.names
+    else:
+        lacking, wanted = [n for n in only if n not in table.column_names], list(only)
+    for name in lacking:
+        field = SCHEMA.field(name)
+        value = pa.scalar(_NEUTRAL.get(name), _plain(field.type))
+        filled = pa.repeat(value, table.num_rows).cast(field.type)
+        table = table.append_column(field, filled)
     try:
-        table = table.select(list(only)).cast(pa.schema([SCHEMA.field(name) for name in only]))
+        table = table.select(wanted).cast(pa.schema([SCHEMA.field(name) for name in wanted]))
     except (pa.ArrowException, ValueError) as error:
         reason = " ".join(str(error).split())[:160]
         raise TolcalError(f"{path}: a column has another type than ours: {reason}") from None
@@ -285,16 +310,24 @@ def unsound(table: pa.Table) -> list[str]:
                 problems.append(f"a record with {second} above {first}")
         if pc.any(pc.less(table[names[-1]], 0.0)).as_py():
             problems.append(f"a record with {names[-1]} < 0")
+    for field in SCHEMA:
+        # Ours are numbers whatever the kernel gives; max_abs tells of an output that is none.
+        ours = field.name in _OURS or field.name == "roundoff"
+        ours &= field.name in here and pa.types.is_floating(field.type)
+        if ours and _any_nan(table[field.name]):
+            problems.append(f"a record with {field.name} = nan")
     for name in ("max_abs", "residual_max", "scaled_max", "scaled_max_abs", *TUPLES["envelope"]):
         if name not in here:
             continue
-        if pc.any(pc.is_nan(table[name])).as_py() and name != "max_abs":
-            problems.append(f"a record with {name} = nan")
         if pc.any(pc.less(table[name], 0.0)).as_py():
             problems.append(f"a record with {name} < 0")
     if pc.any(pc.greater(pc.abs(table["bias"]), 1.0)).as_py():
         problems.append("a record with bias outside -1 to 1")
     return problems
+
+
+def _any_nan(column: pa.ChunkedArray) -> bool:
+    return bool(pc.any(pc.is_nan(column)).as_py())
 
 
 def inconsistent(table: pa.Table) -> list[str]:

@@ -149,6 +149,12 @@ def compact(folder: Path, names: Collection[str] | None = None) -> Path | None:
         if len(old) < 2:
             return None
         whole = tables.union(*map(_read_shard, old))
+        if lost := tables.differing(whole):
+            raise TolcalError(
+                f"{folder}: {lost} of its records say something else than others of the same run, "
+                "kernel and case, and one shard could not hold both; find the run whose id was "
+                "used twice (`tolcal history ls`), and remove the wrong shard"
+            )
         with _written(folder, whole) as (temporary, into):
             _place(temporary, into, str(whole.num_rows))
         if len(tables.new(_read_shard(into), whole)):
@@ -165,7 +171,7 @@ def compact(folder: Path, names: Collection[str] | None = None) -> Path | None:
 def _written(folder: Path, table: pa.Table) -> Iterator[tuple[Path, Path]]:
     """A file of the records under a temporary name, and the name that its content gives it."""
     with _temporary(folder) as temporary:
-        parquet.write(temporary, table)
+        parquet.write(temporary, table.replace_schema_metadata(None))
         name = hashlib.sha256(temporary.read_bytes()).hexdigest()[:16]
         yield temporary, folder / f"{name}.parquet"
 

@@ -60,6 +60,7 @@ def frame_of(loaded: Loaded) -> pd.DataFrame:
         pa.table({name: records[name] for name in columns.SCHEMA.names} | plain),
         pa.table(same | more),
     ])  # fmt: skip
+    both = both.replace_schema_metadata(records.schema.metadata)
     return tables.to_frame(both.unify_dictionaries())
 
 

@@ -9,6 +9,12 @@ import pyarrow.compute as pc
 
 #: What makes a record itself: two rows that agree in these are one record.
 KEYS = ["run_id", "kernel", "case_id", "case_set"]
+#: What two rows of one record agree in, or one of them is not what was measured.
+_CONTENT = [
+    "status", "input_hash", "kernel_hash", "reference_hash", "op_hash", "max_abs", "residual_max",
+    "scaled_max", "bias",
+]  # fmt: skip
+_DIFFERING = b"tolcal.differing"
 
 
 def unique(table: pa.Table) -> pa.Table:
@@ -22,12 +28,42 @@ def unique(table: pa.Table) -> pa.Table:
     first = indexed.group_by(KEYS, use_threads=False).aggregate([("row", "min")])["row_min"]
     if len(first) == table.num_rows:
         return table
-    return table.take(pa.array(np.sort(first.to_numpy())))
+    lost = _differing(table, indexed, first)
+    table = table.take(pa.array(np.sort(first.to_numpy())))
+    return _said(table, differing(table) + lost)
 
 
 def union(*tables: pa.Table) -> pa.Table:
-    """Records of all, each once."""
-    return unique(pa.concat_tables(tables))
+    """Records of all, each once; `differing` counts those that were not the same in all."""
+    before = sum(map(differing, tables))
+    plain = pa.concat_tables([table.replace_schema_metadata(None) for table in tables])
+    whole = unique(plain)
+    return _said(whole, before + differing(whole)) if before else whole
+
+
+def differing(table: pa.Table) -> int:
+    """Rows that were left out though they are not what the record that stayed says."""
+    return int((table.schema.metadata or {}).get(_DIFFERING, b"0"))
+
+
+def _said(table: pa.Table, lost: int) -> pa.Table:
+    return table.replace_schema_metadata({_DIFFERING: str(lost).encode()} if lost else None)
+
+
+def _differing(table: pa.Table, indexed: pa.Table, first: pa.ChunkedArray) -> int:
+    """Rows with the key of an earlier one and another content."""
+    stays = np.zeros(table.num_rows, bool)
+    stays[first.to_numpy()] = True
+    keys = indexed.select(KEYS).to_pandas()
+    repeated = keys.duplicated(keep=False).to_numpy()
+    content = table.filter(pa.array(repeated)).select(_CONTENT).to_pandas().astype(object)
+    both = pd.concat(
+        [keys[repeated].reset_index(drop=True), content.where(content.notna(), None)], axis=1
+    )
+    # The first of each key and content; of those, all but the one that stays for its key.
+    kept = both[stays[repeated]]
+    same = both.merge(kept, how="left", on=[*KEYS, *_CONTENT], indicator=True)
+    return int((same["_merge"] == "left_only").sum())
 
 
 def new(past: pa.Table, fresh: pa.Table) -> pa.Table:
@@ -40,6 +76,8 @@ def to_frame(table: pa.Table) -> pd.DataFrame:
     frame: pd.DataFrame = table.to_pandas(
         strings_to_categorical=True, self_destruct=False, integer_object_nulls=False
     )
+    if lost := differing(table):
+        frame.attrs["differing"] = lost
     return frame
 
 

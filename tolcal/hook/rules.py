@@ -14,7 +14,7 @@ from tolcal.tolerances import Problem
 from tolcal.tolerances.loosening import loosened, unit
 
 #: An override within this factor of its cell, in every number, is not worth its upkeep.
-OVERRIDE_FACTOR = 2.0
+OVERRIDE_FACTOR = 1.5
 REMEDY = "take the calibrated value (`tolcal calibrate`, `tolcal approve`)"
 
 
@@ -78,9 +78,9 @@ def judge(cells: Mapping[Cell, Tolerance], context: Context) -> Iterator[Problem
             if why:
                 yield Problem(
                     at,
-                    f"looser than its cell ({why}) and not approved; an override comes with "
-                    "calibration by device class, which tolcal doesn't have yet: drop it, or "
-                    "widen the cell (`tolcal approve --widen REASON`)",
+                    f"looser than its cell ({why}) and not approved; calibration gives overrides "
+                    "to device classes that need less: drop it, or measure there and widen the "
+                    "cell (`tolcal calibrate`, `tolcal approve --widen REASON`)",
                 )
             elif before is None and old:
                 yield from _override(at, cell[1], old, values)
@@ -89,10 +89,12 @@ def judge(cells: Mapping[Cell, Tolerance], context: Context) -> Iterator[Problem
                     at,
                     f"within {OVERRIDE_FACTOR:g}x of its cell in every number; an override that "
                     "small is not worth its upkeep, drop it",
+                    "error" if values.approved is None else "warning",
                 )
         for device, values in (old.on if old else {}).items():
             why = "" if device in tolerance.on else loosened(cell[1], values, tolerance)
-            if why:
+            mark = tolerance.approved
+            if why and not (mark and mark.reason and _mark(tolerance) != _mark(old or tolerance)):
                 yield Problem(
                     (*cell, "on"),
                     f"the override for {device} is gone and the cell is looser there ({why}); "

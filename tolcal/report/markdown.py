@@ -8,7 +8,7 @@ from typing import Any
 import jinja2
 
 from tolcal.model import CellProposal, Finding, FindingKind, digest, plural
-from tolcal.report import glyphs, text
+from tolcal.report import glyphs, text, transfer
 from tolcal.report.document import Document
 
 #: GitHub's limit is 65,536 bytes; leave room for what it adds.
@@ -41,6 +41,7 @@ def _environment() -> jinja2.Environment:
     environment.globals["forecast_claim"] = text.forecast_claim
     environment.globals["recall_claim"] = text.recall_claim
     environment.globals["locked_claim"] = text.locked_claim
+    environment.globals["overrides"] = transfer.overrides
     return environment
 
 
@@ -123,6 +124,8 @@ def _values(document: Document) -> dict[str, Any]:
         "base": document.base,
         "attempt": document.attempt,
         "headline": text.headline(proposal, verdict, pull),
+        "transfer": transfer.claim(proposal),
+        "transfer_lines": transfer.lines(proposal),
         "lead": lead,
         "rest": rest,
         "blocks": document.blocks,

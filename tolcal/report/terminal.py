@@ -26,7 +26,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tolcal.model import CellProposal, Proposal, Verdict, one_line, plural
-from tolcal.report import text
+from tolcal.report import text, transfer
 from tolcal.report.document import Document
 
 #: Where there is no terminal, a line at most this often.
@@ -61,6 +61,7 @@ def render(document: Document) -> str:
     p, verdict = document.proposal, document.verdict
     _cells(console, p)
     console.print()
+    _transfer(console, p)
     if verdict:
         _findings(console, verdict)
     console.print(f"tolcal: {text.headline(p, verdict, document.pull)}")
@@ -131,8 +132,13 @@ def _cells(console: Console, proposal: Proposal) -> None:
     least = (*numbers, last) if proposal.rule == "paper" else numbers
     first = "kernel" if proposal.by == "kernel" else "op"
     cells = proposal.cells[:MAX_ROWS]
-    found = [_cell(c) for c in cells]
-    notes = [one_line(f"{c.state}: {c.note}" if c.note else c.state, 200) for c in cells]
+    found, notes = [], []
+    for c in cells:
+        found.append(_cell(c))
+        notes.append(one_line(f"{c.state}: {c.note}" if c.note else c.state, 200))
+        for line in transfer.overrides(c):
+            found.append(_override(found[-1], line))
+            notes.append("its own" if line.need.own else "no longer its own")
     for names, noted in ((most, True), (least, False)):
         heads = (first, "dtype", *names)
         rows = [(row["name"], row["dtype"], *(row[n] for n in names)) for row in found]
@@ -151,9 +157,43 @@ def _cells(console: Console, proposal: Proposal) -> None:
     else:
         for values, note in zip(found, notes, strict=True):
             console.print(f"{values['name']}/{values['dtype']}: {note}")
-            known = [f"{values[n]} {n}" for n in least if values[n][0].isdigit()]
+            known = [f"{values[n]} {n}" for n in least if values[n][:1].isdigit()]
             console.print(f"  {', '.join(known)}".replace("looser tighter", "looser"))
     _more(console, len(proposal.cells))
+
+
+def _override(cell: dict[str, str], line: transfer.Line) -> dict[str, str]:
+    """The row of a device class below that of its cell."""
+    need = line.need
+    return dict.fromkeys(cell, "") | {
+        "name": one_line(f"  on {need.device_class}", 80),
+        "dtype": cell["dtype"],
+        "now": text.scientific(need.allowed_now),
+        "proposed": text.scientific(need.allowed_proposed),
+        "tighter": text.factor(need.tightening),
+        "rows": str(need.rows),
+        "runs": str(need.runs),
+    }
+
+
+def _transfer(console: Console, proposal: Proposal) -> None:
+    """What each device class needs, where there are several."""
+    lines = transfer.lines(proposal)
+    if not lines:
+        return
+    rows = [
+        (one_line(line.name, 120), text.scientific(line.need.allowed_needed), line.relation,
+         line.holds)
+        for line in lines[:MAX_ROWS]
+    ]  # fmt: skip
+    heads = ("cell on a device class", "needs", "of the most", "one number holds")
+    if _width(heads, rows) <= console.width:
+        table = Table(*heads, box=None)
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+        _more(console, len(lines))
+    console.print(f"{transfer.claim(proposal)}.")
 
 
 def _cell(c: CellProposal) -> dict[str, str]:

@@ -168,9 +168,9 @@ def _date_as_text(table: Any) -> Any:
 def edited(text: str | None, cells: Mapping[Cell, Tolerance], name: str | Path) -> str:
     """The text of a tolerance file with ``cells`` put into it; None is a file yet to come.
 
-    Other cells, the cells' own overrides unless new ones are given, and all comments stay as they
-    are, byte for byte. Raises TolcalError, which calls the file ``name``, for a text that is no
-    tolerance file and for cells that none may hold.
+    Other cells and all comments stay as they are, byte for byte; of the cells' own overrides those
+    that are given are there afterwards. Raises TolcalError, which calls the file ``name``, for a
+    text that is no tolerance file and for cells that none may hold.
     """
     for at, tolerance in cells.items():
         _, wrong = parse({"schema": SCHEMA, at[0]: {at[1]: msgspec.to_builtins(tolerance)}})

@@ -15,6 +15,7 @@ from tolcal.model import (
     TolcalError,
     Tolerance,
     Tolerances,
+    Values,
     one_line,
     plural,
 )
@@ -108,21 +109,45 @@ def values(
     for cell in cells:
         assert cell.tolerance is not None
         now = present.get((cell.op, cell.dtype))
-        base = None if now is None else now.value_digest
-        if base == cell.tolerance.value_digest:
+        base = None if now is None else now.whole_digest
+        if base == cell.tolerance.whole_digest:
             continue  # approved already
         if base != cell.base:
             raise TolcalError(
                 f"{name}: {cell.op}/{cell.dtype} is not what the proposal was compared with; "
                 f"{remedy}"
             )
-        approved = msgspec.structs.replace(
-            mark,
-            value=cell.tolerance.value_digest,
-            reason=mark.reason if (cell.tightening or 1.0) < 1.0 else None,
-        )
-        written[cell.op, cell.dtype] = msgspec.structs.replace(cell.tolerance, approved=approved)
+        written[cell.op, cell.dtype] = _marked(cell.tolerance, now, mark, cell)
     return written
+
+
+def _marked(
+    tolerance: Tolerance, now: Tolerance | None, mark: Approved, cell: CellProposal
+) -> Tolerance:
+    """With the mark on the cell, and on each override that is not in force there already."""
+    why = {need.device_class: need for need in cell.by_device}
+    on: dict[str, Values] = {}
+    for device, values in tolerance.on.items():
+        before = now.on.get(device) if now else None
+        if before is not None and before.value_digest == values.value_digest:
+            on[device] = before
+        else:
+            reason = _reason(mark, why[device].tightening if device in why else None)
+            signed = msgspec.structs.replace(mark, value=values.value_digest, reason=reason)
+            on[device] = msgspec.structs.replace(values, approved=signed)
+    reason = _reason(mark, cell.tightening)
+    gone = [d for d in (now.on if now else {}) if d not in on]
+    if any(_reason(mark, why[d].tightening) for d in gone if d in why):
+        reason = mark.reason  # where an override leaves, the cell holds, which is looser there
+    elif now is not None and now.approved and now.value_digest == tolerance.value_digest:
+        reason = now.approved.reason  # of the same numbers
+    signed = msgspec.structs.replace(mark, value=tolerance.value_digest, reason=reason)
+    return msgspec.structs.replace(tolerance, approved=signed, on=on)
+
+
+def _reason(mark: Approved, tightening: float | None) -> str | None:
+    """A widening's, where it widens."""
+    return mark.reason if (tightening or 1.0) < 1.0 else None
 
 
 def by_name(cells: Iterable[Cell]) -> list[str]:

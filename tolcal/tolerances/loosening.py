@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tolcal.model import DTYPES, Values
+from tolcal.model import DTYPES, Tolerance, Values
 
 #: Growth below this is rounding.
 SLACK = 1.01
@@ -51,3 +51,14 @@ def loosened(dtype: str, old: Values, new: Values) -> str:
             now_text = "not judged" if now is None else f"{now:g}"
             return f"{'.'.join(keys)} {was:g} -> {now_text}"
     return ""
+
+
+def loosened_anywhere(dtype: str, old: Tolerance | None, new: Tolerance) -> str:
+    """How ``new`` is looser than ``old`` in general or on a single device class, "" if it isn't."""
+    if old is None:
+        return ""
+    found = loosened(dtype, old, new)
+    for device in sorted({*old.on, *new.on}):
+        if not found and (why := loosened(dtype, old.for_device(device), new.for_device(device))):
+            found = f"on {device}: {why}"
+    return found

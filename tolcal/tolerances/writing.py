@@ -71,7 +71,7 @@ def _last_body(table: Any) -> list[Any]:
 
 
 def _update(old: Any, new: Any) -> None:
-    for key in [key for key in old if key not in new and key != "on"]:
+    for key in [key for key in old if key not in new]:
         del old[key]
     for key, value in new.items():
         if key in old and isinstance(value, tomlkit.items.Table):

@@ -13,8 +13,17 @@ from tolcal.github.commands import replies
 from tolcal.github.commands.asked import Answer, Asked
 from tolcal.github.commands.deciding import open_pull
 from tolcal.github.judging import Judged
-from tolcal.model import Cell, CellProposal, KernelPlot, ShapeShare, TolcalError, Tolerance, plural
-from tolcal.report import text
+from tolcal.model import (
+    Cell,
+    CellProposal,
+    KernelPlot,
+    ShapeShare,
+    TolcalError,
+    Tolerance,
+    Values,
+    plural,
+)
+from tolcal.report import text, transfer
 from tolcal.tolerances import approving
 
 
@@ -80,6 +89,15 @@ def _proposed(cell: CellProposal) -> Iterator[str]:
             f"element {text.scientific(cell.allowed_now)} is allowed now, "
             f"{text.scientific(cell.allowed_proposed)} proposed ({text.factor(cell.tightening)})"
         )
+        for line in transfer.overrides(cell):
+            need = line.need
+            yield (
+                f"- on {text.ident(need.device_class)}: "
+                f"{_bound(cell.tolerance.for_device(need.device_class))}; "
+                f"{text.scientific(need.allowed_now)} is allowed now, "
+                f"{text.scientific(need.allowed_proposed)} proposed "
+                f"({text.factor(need.tightening)})"
+            )
     held = cell.held_out
     yield (
         f"- from {plural(cell.rows, 'row')} of {plural(cell.runs, 'run')} on "
@@ -143,7 +161,7 @@ def _cell(cell: Cell) -> str:
     return text.code("/".join(cell))
 
 
-def _bound(tolerance: Tolerance) -> str:
+def _bound(tolerance: Values) -> str:
     bias = "" if tolerance.bias_tol is None else f", bias at most {tolerance.bias_tol:g}"
     slope = f"{tolerance.scaled_tol:g} u (&#124;ref&#124; + sigma)"
     return f"residual at most {tolerance.atol:g} + {slope}{bias}"

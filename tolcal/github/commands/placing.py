@@ -16,7 +16,7 @@ from tolcal.github.judging import Judged
 from tolcal.github.pulls import Pull
 from tolcal.github.trailers import Trailers
 from tolcal.model import Cell, CellProposal, TolcalError, Tolerance, Tolerances, plural
-from tolcal.report import text
+from tolcal.report import text, transfer
 from tolcal.tolerances import approving
 
 #: Times to commit onto a fork's branch that others move.
@@ -41,8 +41,9 @@ def on_branch(
     must_be_as_judged(pull, pulls.read(asked.client, pull.number))
     before = _text(pulls.file(asked.client, path, pull.head_sha), path)
     values = _values(asked, bound, cells, judged.in_force)
+    if before is not None:
+        _must_hold(tolerances.of_text(before, path), values, judged.in_force, path)
     after = tolerances.edited(before, values, path)
-    _must_hold(tolerances.of_text(after, path), values, judged.in_force, path)
     message = _message(asked, judged, bound, values)
     branch = committing.Branch(pull.head_ref, pull.head_sha)
     made = committing.commit(asked.client, branch, path, after, message)
@@ -182,17 +183,17 @@ def _values(
 
 
 def _must_hold(
-    after: Tolerances, values: Mapping[Cell, Tolerance], force: Tolerances, path: str
+    before: Tolerances, values: Mapping[Cell, Tolerance], force: Tolerances, path: str
 ) -> None:
-    """TolcalError for an override by hand that the file's edit would have kept and covered."""
+    """TolcalError for an override by hand, which the file's edit would take out unseen."""
     for cell in values:
-        known = force[cell].on if cell in force else {}
-        if {d: v.value_digest for d, v in after[cell].on.items()} != {
+        known, there = (t[cell].on if cell in t else {} for t in (force, before))
+        if {d: v.value_digest for d, v in there.items()} != {
             d: v.value_digest for d, v in known.items()
         }:
             raise TolcalError(
                 f"{path}: {'/'.join(cell)}: its overrides for single devices were changed by hand "
-                "in this pull request, and an approval would cover them; restore them first"
+                "in this pull request, and an approval would take them out; restore them first"
             )
 
 
@@ -206,6 +207,12 @@ def _message(
         f"{'/'.join(cell)}: {text.scientific(shown[cell].allowed_now)} -> "
         f"{text.scientific(shown[cell].allowed_proposed)} at the median element"
         for cell in sorted(values)
+    ]
+    lines += [
+        f"{line.name}: {text.scientific(line.need.allowed_now)} -> "
+        f"{text.scientific(line.need.allowed_proposed)}"
+        for cell in sorted(values)
+        for line in transfer.overrides(shown[cell])
     ]
     link = replies.comment_link(asked.job, asked.number, asked.comment)
     subject = f"{'Widen' if widened else 'Approve'} {plural(len(values), 'tolerance')}"

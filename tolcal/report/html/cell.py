@@ -134,6 +134,20 @@ def facts(cell: CellProposal) -> list[tuple[str, str]]:
             ("Bias", "not judged" if tolerance.bias_tol is None
              else f"at most {tolerance.bias_tol:g}"),
         ]  # fmt: skip
+        for device, values in tolerance.on.items():
+            rests = values.evidence
+            said.append(
+                (f"On {name(device)}", f"residual <= {values.atol:.3g} + {values.scaled_tol:.3g} "
+                 "u (|ref| + sigma)" + (f", from {rests.rows} records of {rests.runs} runs"
+                                        if rests else ""))
+            )  # fmt: skip
+    for need in cell.by_device:
+        said.append(
+            (f"Needed on {name(need.device_class)}",
+             f"{text.scientific(need.allowed_needed)} at the median element, "
+             f"{text.scientific(need.allowed_proposed)} proposed"
+             f"{' as its own' if need.own else ''}")
+        )  # fmt: skip
     said += [
         ("Allowed at the median element",
          f"now {text.scientific(cell.allowed_now)} ({_SOURCES[cell.allowed_source]}), proposed "
@@ -144,4 +158,6 @@ def facts(cell: CellProposal) -> list[tuple[str, str]]:
          + text.held_out_claim(cell.held_out.runs_with_false_alarms, cell.held_out.runs)),
         ("Detectable recall", text.percent(cell.detectable_recall)),
     ]  # fmt: skip
+    if cell.theory is not None:
+        said.append(("Theory", one_line(text.theory_claim(cell.theory), 400)))
     return said

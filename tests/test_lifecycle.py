@@ -1,0 +1,148 @@
+"""A control whose algorithm changes on purpose: when its older records leave the fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from test_calibrate import control_rows, frame_of
+from tests_support import CORPUS, make_run
+
+from tolcal import calibrate, corpus, history
+from tolcal.history import columns
+from tolcal.model import CellProposal, Proposal, Record
+
+OLD, NEW = "00000000000000c0", "00000000000000d0"
+
+
+def rows(source: str, runs: int, residual: float, first: int = 0, **changes: Any) -> list[Record]:
+    """100 rows a run of that source; runs are numbered, and dated, from ``first``."""
+    made = []
+    for record in control_rows(runs=runs, residual=residual, kernel_hash=source, **changes):
+        number = int(record.run.id, 16) + first
+        run = msgspec.structs.replace(
+            record.run, id=f"{number:016x}", started=f"2026-12-{number + 1:02d}T00:00:00+00:00"
+        )
+        made.append(msgspec.structs.replace(record, run=run))
+    return made
+
+
+def calibrated(records: list[Record]) -> tuple[CellProposal, Proposal]:
+    """The only cell, and the whole."""
+    proposal = calibrate.calibrate(frame_of(records))
+    (cell,) = proposal.cells
+    return cell, proposal
+
+
+def aged(proposal: Proposal) -> list[str]:
+    """What is said of older sources."""
+    return [note for note in proposal.notes if "older source" in note]
+
+
+def test_older_sources_stay_until_the_newest_has_enough() -> None:
+    """700 rows of the better algorithm: the cell still allows what the old one needs."""
+    old = rows(OLD, 8, 2.0**-18)
+    cell, proposal = calibrated(old + rows(NEW, 7, 2.0**-22, first=8))
+    alone, _ = calibrated(old)
+    assert cell.rows == 1500
+    assert cell.allowed_proposed == alone.allowed_proposed
+    assert aged(proposal) == [
+        "800 rows of older sources stay in the fit until the newest has 720 rows of 3 runs there "
+        "(it has 700 rows of 7 runs): softmax_triton float32 on sm_90"
+    ]
+
+
+def test_older_sources_leave_once_the_newest_has_enough() -> None:
+    """800 rows: the fit is that of the new algorithm alone, and the note says what left."""
+    new = rows(NEW, 8, 2.0**-22, first=8)
+    cell, proposal = calibrated(rows(OLD, 8, 2.0**-18) + new)
+    alone, quiet = calibrated(new)
+    assert (cell.rows, cell.runs, cell.held_out.runs) == (800, 8, 8)
+    assert cell.tolerance is not None
+    assert alone.tolerance is not None
+    assert cell.tolerance.numbers == alone.tolerance.numbers
+    assert aged(proposal) == [
+        "800 rows of older sources left the fit, which rests on the newest alone: softmax_triton "
+        "float32 on sm_90"
+    ]
+    assert aged(quiet) == []
+
+
+def test_the_newest_is_that_of_the_newest_run_whatever_the_order() -> None:
+    """A revert makes the first source the newest again, with all of its records."""
+    first, second = rows(OLD, 8, 2.0**-22), rows(NEW, 8, 2.0**-18, first=8)
+    back = rows(OLD, 1, 2.0**-22, first=16)
+    cell, _ = calibrated(back + second + first)
+    assert cell.rows == 900
+    assert calibrated(first + second)[0].rows == 800
+
+
+def test_a_changed_reference_counts_as_a_source() -> None:
+    """Errors against another reference are other errors."""
+    other = rows(OLD, 8, 2.0**-22, first=8, reference_hash="00000000000000e1")
+    assert calibrated(rows(OLD, 8, 2.0**-18) + other)[0].rows == 800
+
+
+def test_each_device_class_waits_for_its_own_records() -> None:
+    """On a device without records of the newest source the older ones still say what it needs."""
+    old = rows(OLD, 8, 2.0**-18)
+    environment = msgspec.structs.replace(old[0].run.environment, device="cpu", device_class="cpu")
+    there = [
+        msgspec.structs.replace(
+            r, run=msgspec.structs.replace(r.run, id=f"f{r.run.id[1:]}", environment=environment)
+        )
+        for r in old
+    ]
+    cell, proposal = calibrated(there + old + rows(NEW, 8, 2.0**-22, first=8))
+    assert cell.rows == 1600
+    assert {n.device_class: n.rows for n in cell.by_device} == {"cpu": 800, "sm_90": 800}
+    assert len(aged(proposal)) == 2
+
+
+def test_pull_requests_rows_stay_and_do_not_make_a_source_the_newest() -> None:
+    """Their word can raise an envelope, and replaces nothing."""
+    claimed = [
+        msgspec.structs.replace(r, run=msgspec.structs.replace(r.run, origin="pull_request"))
+        for r in rows(NEW, 8, 2.0**-16, first=8)
+    ]
+    old = rows(OLD, 8, 2.0**-18)
+    cell, proposal = calibrated(old + claimed)
+    assert cell.rows == 800
+    assert aged(proposal) == []
+    alone, _ = calibrated(old)
+    assert cell.allowed_proposed is not None
+    assert alone.allowed_proposed is not None
+    assert cell.allowed_proposed > 2 * alone.allowed_proposed
+
+
+def test_the_same_source_elsewhere_is_the_same(tmp_path: Path) -> None:
+    """Hashes are of content: records of another repository with it are of no older source."""
+    folder = tmp_path / "elsewhere" / "kernels"
+    for path in (CORPUS / "softmax").rglob("*"):
+        if path.is_file() and "__pycache__" not in path.parts:
+            target = folder / "softmax" / path.relative_to(CORPUS / "softmax")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(path.read_bytes())
+    (here,) = (op for op in corpus.load(CORPUS) if op.name == "softmax")
+    (there,) = corpus.load(folder)
+    for kernel in here.kernels:
+        assert there.kernel(kernel.name).source_hash == kernel.source_hash
+    assert (there.reference_hash, there.op_hash) == (here.reference_hash, here.op_hash)
+    ours = rows(here.kernel("softmax_triton").source_hash, 4, 2.0**-22)
+    theirs = [
+        msgspec.structs.replace(r, run=msgspec.structs.replace(r.run, commit="a" * 40))
+        for r in rows(there.kernel("softmax_triton").source_hash, 4, 2.0**-22, first=4)
+    ]
+    cell, proposal = calibrated(ours + theirs)
+    assert (cell.rows, aged(proposal)) == (800, [])
+
+
+def test_imported_rows_are_of_no_source() -> None:
+    """Without hashes they are neither newer nor older."""
+    records = rows(OLD, 8, 2.0**-22)
+    run = make_run(id="9" * 16, origin="import", started="")
+    imported = [msgspec.structs.replace(r, run=run, kernel_hash="", reference_hash="")
+                for r in records[:5]]  # fmt: skip
+    table = history.merge(columns.from_records(records), columns.from_records(imported))
+    assert aged(calibrate.calibrate(table)) == []

@@ -1,0 +1,107 @@
+"""Which of a control's sources a fit rests on: after a change on purpose, the new one alone.
+
+Records of an older source say what the control erred once. They stay as long as the new one has
+too few records of its own, so that a cell is never left without a fit, and go once it has enough.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pandas as pd
+
+from tolcal.calibrate import summarised
+from tolcal.calibrate.rows import texts
+from tolcal.model import plural
+
+
+class Aged(msgspec.Struct, frozen=True):
+    """Records of older sources of one control and dtype on one device class."""
+
+    kernel: str
+    dtype: str
+    device_class: str
+    rows: int  # of older sources
+    fresh: int  # trusted ones of the newest source
+    fresh_runs: int
+    left: bool  # they are no part of the fit
+
+
+def current(
+    controls: pd.DataFrame, min_rows: int, min_runs: int
+) -> tuple[pd.DataFrame, tuple[Aged, ...]]:
+    """Controls' records without those of sources that newer ones replace, and what was old.
+
+    A source is (kernel hash, reference hash). The newest is that of the newest trusted run that
+    has the kernel in that dtype. Older ones leave, device class by device class, once the newest
+    has ``min_rows`` trusted records of ``min_runs`` runs there. Hashes are of content, so another
+    repository with the same source changes nothing. Records without hashes (imported ones) are of
+    no known source; those of pull requests can only raise an envelope, and stay.
+    """
+    origin = (controls["origin"] != "pull_request").to_numpy()
+    trusted = controls[origin & (controls["kernel_hash"] != "").to_numpy()]
+    names = ["kernel", "dtype", "kernel_hash", "reference_hash"]
+    sources = trusted[names].drop_duplicates()
+    if not sources.duplicated(["kernel", "dtype"]).any():
+        return controls, ()  # as nearly always, and much faster
+    keep = np.ones(len(controls), bool)
+    found: list[Aged] = []
+    frame = pd.DataFrame(
+        {
+            "source": texts(controls["kernel_hash"]) + " " + texts(controls["reference_hash"]),
+            "device": texts(controls["device_class"]),
+            "run": texts(controls["run_id"]),
+            "when": texts(controls["started"]) + " " + texts(controls["run_id"]),
+            "known": origin & (texts(controls["kernel_hash"]) != ""),
+            # a non-finite mismatch is no row to fit
+            "fits": np.isfinite(controls["envelope_00"].to_numpy(np.float64))
+            & np.isfinite(controls["envelope_abs_00"].to_numpy(np.float64)),
+            "at": np.arange(len(controls)),
+            "records": summarised.weights(controls),
+            "kernel": texts(controls["kernel"]),
+            "dtype": texts(controls["dtype"]),
+        }
+    )
+    known = frame[frame["known"]]
+    several = known.groupby(["kernel", "dtype"], sort=True)["source"].transform("nunique") > 1
+    for (kernel, dtype), rows in known[several].groupby(["kernel", "dtype"], sort=True):
+        newest = rows.sort_values("when")["source"].iloc[-1]
+        for device, here in rows.groupby("device", sort=True):
+            fresh = here[(here["source"] == newest) & here["fits"]]
+            old = here[here["source"] != newest]
+            if not len(old):
+                continue
+            runs = int(fresh["run"].nunique())
+            aged, count = int(old["records"].sum()), int(fresh["records"].sum())
+            leave = count >= min_rows and runs >= min_runs
+            if leave:
+                keep[old["at"].to_numpy()] = False
+            found.append(Aged(str(kernel), str(dtype), str(device), aged, count, runs, leave))
+    return (controls[keep] if not keep.all() else controls), tuple(found)
+
+
+def notes(aged: tuple[Aged, ...], min_rows: int, min_runs: int) -> list[str]:
+    """What left a fit, and what stays in one for now; one line for each of the two."""
+    said = []
+    left = [a for a in aged if a.left]
+    if left:
+        said.append(
+            f"{plural(sum(a.rows for a in left), 'row')} of older sources left the fit, which "
+            f"rests on the newest alone: {_names(left)}"
+        )
+    stay = [a for a in aged if not a.left]
+    if stay:
+        least = min(stay, key=lambda a: (a.fresh, a.fresh_runs))
+        said.append(
+            f"{plural(sum(a.rows for a in stay), 'row')} of older sources stay in the fit until "
+            f"the newest has {min_rows} rows of {plural(min_runs, 'run')} there (it has "
+            f"{plural(least.fresh, 'row')} of {plural(least.fresh_runs, 'run')}): {_names(stay)}"
+        )
+    return said
+
+
+def _names(aged: list[Aged]) -> str:
+    """``softmax_triton float16 on sm_90, ...``, three of them at most."""
+    shown = [f"{a.kernel} {a.dtype} on {a.device_class}" for a in aged[:3]]
+    more = len(aged) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
