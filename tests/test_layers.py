@@ -40,7 +40,7 @@ ALLOWED: dict[str, str] = {
     "plugin": "model testing | pytest",
     "hook": "model tolerances project tomlfile files | msgspec tomli",
     "cli": "model tomlfile corpus cases measure history calibrate compare tolerances report "
-    "github hook bounds stats project review files | msgspec pyarrow numpy pandas",
+    "github hook bounds binomial stats project review files | msgspec pyarrow numpy pandas",
     "__main__": "cli |",
     "__init__": "|",
 }

@@ -104,6 +104,11 @@ def select(ops: tuple[Op, ...], names: Iterable[str]) -> tuple[Op, ...]:
     return tuple(chosen)
 
 
+def reductions(ops: Iterable[Op]) -> dict[str, str]:
+    """By name, the dim that each op sums over, of those that declare one."""
+    return {op.name: op.reduction for op in ops if op.reduction is not None}
+
+
 def load_op(folder: Path, *, alone: bool = False) -> Op:
     """One op folder; TolcalError names the file and line that break the contract."""
     root = None if alone else imports.repository(folder)

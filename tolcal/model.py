@@ -576,6 +576,28 @@ class DeviceNeed(msgspec.Struct, frozen=True):
 CellState = Literal["new", "tighten", "unchanged", "looser", "uncalibrated"]
 
 
+class SumError(msgspec.Struct, frozen=True):
+    """A control's record beside a-priori bounds on a sum, in u of the scale (``scaled_max``)."""
+
+    kernel: str
+    dims: str
+    case: str  # its case id
+    terms: Count  # K, the length of the dim that is summed over
+    measured: Scale
+    bound: Scale  # deterministic, gamma_K
+    probable: Scale  # probabilistic, sqrt(K)
+
+
+class Theory(msgspec.Struct, frozen=True):
+    """A cell's controls beside what theory allows of a sum (``calibrate.theory``)."""
+
+    reduction: str  # the dim that is summed over
+    nearest: SumError  # the record nearest to the deterministic bound of its own K
+    longest: SumError  # of the longest sums, the record that errs most
+    largest: Scale  # that any record errs
+    most: Scale  # 99.9 % of the records err by no more
+
+
 class CellProposal(msgspec.Struct, frozen=True):
     """What calibration says of one cell (or, by kernel, of one control in one dtype)."""
 
@@ -604,6 +626,7 @@ class CellProposal(msgspec.Struct, frozen=True):
     #: more runs that an uncalibrated cell needs, at the rows a run so far; 0 in older files
     needs_runs: Count = 0
     plots: CellPlots | None = None
+    theory: Theory | None = None  # of ops that declare a reduction
     #: each device class that was fitted, by name, where there are several or overrides
     by_device: tuple[DeviceNeed, ...] = ()
 
@@ -616,6 +639,41 @@ class Locked(msgspec.Struct, frozen=True):
     buggy: tuple[BuggyRecall, ...]
     missed: tuple[str, ...]  # buggy kernels that some run did not catch
     detectable_interval: Interval | None = None  # of detectable recall, over runs
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """A rule and its knobs, those of the other rule None."""
+
+    rule: Literal["residual", "paper"]
+    margin: float | None = None
+    #: whether a 16-bit cell's envelope is at least its control's fp32 one
+    borrowing: bool | None = None
+    #: whether scale is |ref| + sigma, or |ref| alone; None without a scaled part
+    sigma: bool | None = None
+    scaled_tol: bool | None = None  # whether there is a scaled part beside atol
+    percentile: int | None = None
+    factor: float | None = None
+
+
+class SweepPoint(msgspec.Struct, frozen=True):
+    """What one setting comes to, over all cells, an op's, or one.
+
+    Controls are judged twice: held out, by fits without their run, and in sample, by the fit on
+    all. The locked runs, if any, are judged by that fit, too.
+    """
+
+    setting: Setting
+    op: str | None  # None: all
+    dtype: str | None
+    cells: Count  # that the setting has a tolerance for
+    held_out: HeldOutRows
+    in_sample: HeldOutRows
+    recall: Recall
+    #: log2 of what is allowed of a residual at the median element, in u*(|ref| + sigma) of it;
+    #: the median over cells, those that allow nothing left out
+    bits: float | None
+    locked: HeldOutRows | None = None
+    locked_recall: Recall | None = None
 
 
 class RunSummary(msgspec.Struct, frozen=True):
@@ -683,7 +741,7 @@ class Proposal(msgspec.Struct, frozen=True):
     @property
     def content_digest(self) -> str:
         """16 hex digits over all that an approval rests on: how, from what, and every cell."""
-        cells = [msgspec.structs.replace(cell, plots=None) for cell in self.cells]
+        cells = [msgspec.structs.replace(cell, plots=None, theory=None) for cell in self.cells]
         return digest("proposal", self.rule, self.by, self.margin, self.budget, self.history, cells)
 
     def sealed(self) -> Self:

@@ -43,6 +43,7 @@ def review(
     rule: calibrate.Rule = "residual",
     budget: float = BUDGET,
     changed: Collection[str] | None = None,
+    reductions: Mapping[str, str] | None = None,
     progress: Callable[[int, int, str], None] = lambda *_: None,
 ) -> Review:
     """Judges a run.
@@ -56,6 +57,7 @@ def review(
         rule, budget: of the fit.
         changed: names of the kernels that count as changed; None: those whose source the history
             has not seen, which takes the records' word for their sources.
+        reductions: the dim that an op sums over, by its name.
         progress: of the fit, as for ``calibrate``.
     """
     baseline = calibrate.baseline(history.to_frame(past), approved)
@@ -66,7 +68,13 @@ def review(
     sound = [r for r in records if r.kernel not in kernels_broken]
     frame = history.merge(past, columns.from_records(sound))
     proposal = calibrate.calibrate(
-        frame, rule=rule, budget=budget, approved=approved, legacy=legacy, progress=progress
+        frame,
+        rule=rule,
+        budget=budget,
+        approved=approved,
+        legacy=legacy,
+        reductions=reductions,
+        progress=progress,
     )
     verdict = compare.compare(records, approved, proposal, baseline, legacy, kernels, changed)
     return Review(proposal, verdict, broken)

@@ -16,7 +16,7 @@ import pandas as pd
 
 from tolcal import bounds, history
 from tolcal.calibrate import devices as classes
-from tolcal.calibrate import fit, forecast, lifecycle, margins, plots, stability
+from tolcal.calibrate import fit, forecast, lifecycle, margins, plots, stability, theory
 from tolcal.calibrate.evaluate import (
     Alarms,
     held_out_of,
@@ -73,6 +73,7 @@ def calibrate(
     min_runs: int = MIN_RUNS,
     approved: Tolerances | None = None,
     legacy: Mapping[Cell, float] | None = None,
+    reductions: Mapping[str, str] | None = None,
     progress: Callable[[int, int, str], None] = lambda *_: None,
 ) -> Proposal:
     """Fits every cell of a history.
@@ -87,6 +88,7 @@ def calibrate(
         min_rows, min_runs: trusted rows and runs that a control needs on one device class.
         approved: the tolerances in force.
         legacy: hand-picked atol by cell, the "before" where nothing is approved.
+        reductions: the dim that an op sums over, for the a-priori bounds beside its cells.
 
     Without a record of a control that ran, the proposal has no cells.
     """
@@ -134,7 +136,10 @@ def calibrate(
             )
         )  # fmt: skip
     progress(len(groups), len(groups), "")
-    cells = tuple(r.cell for r in results)
+    cells = tuple(
+        theory.beside(r.cell, groups[r.cell.kernel or r.cell.op, r.cell.dtype], reductions or {})
+        for r in results
+    )
     recalls = tuple(b for r in results for b in r.recalls)
     alarms = merged(r.alarms for r in results)
     whole = total_of(b.proposed for b in recalls)
@@ -158,6 +163,7 @@ def calibrate(
             *_differing(frame),
             *_notes(good, fitted, rule),
             *lifecycle.notes(aged, min_rows, min_runs),
+            *theory.notes(cells),
         ),
         curve=plots.curve([r.shares for r in results if r.shares], alarms) if residual else None,
         budget=budget,

@@ -200,5 +200,9 @@ def wider(first: Tolerance, second: Tolerance) -> Tolerance:
 
 def paper(max_abs: Floats) -> float:
     """The published rule: p95 by nearest rank of a control's max_abs, times 1.5."""
-    ordered = np.sort(max_abs)
-    return float(ordered[round(PAPER_PERCENTILE / 100 * (ordered.size - 1))]) * PAPER_FACTOR
+    return nearest_rank(np.sort(max_abs), PAPER_PERCENTILE) * PAPER_FACTOR
+
+
+def nearest_rank(ordered: Floats, percentile: float) -> float:
+    """The percentile of sorted values as the paper takes it, without interpolation."""
+    return float(ordered[round(percentile / 100 * (ordered.size - 1))])

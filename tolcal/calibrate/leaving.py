@@ -35,8 +35,8 @@ class Pool:
         rows = self.rows
         self.own = _Envelopes(rows.envelope, rows.z, self.codes, len(names))
         self.own_abs = _Envelopes(rows.envelope_abs, rows.z_abs, self.codes, len(names))
-        self._costs = _Costs(rows.scales, rows.rms, rows.roundoff, self.codes, len(names))
-        self._costs_abs = _Costs(rows.scales_abs, rows.rms, rows.roundoff, self.codes, len(names))
+        self.costs = _Costs(rows.scales, rows.rms, rows.roundoff, self.codes, len(names))
+        self.costs_abs = _Costs(rows.scales_abs, rows.rms, rows.roundoff, self.codes, len(names))
 
     def without(self, run: str | None, wide: Pool | None) -> fit.Bound | None:
         """``fit.residual`` on the rows of the other runs (None: of all); None without any."""
@@ -48,8 +48,8 @@ class Pool:
         if wide is not None and (lent is None or len(wide.index) > 1):
             scaled, plain = wide.own.without(lent), wide.own_abs.without(lent)
         return fit.Bound(
-            self._costs.joint(self.own.without(out), scaled, out),
-            self._costs_abs.joint(self.own_abs.without(out), plain, out),
+            self.costs.joint(self.own.without(out), scaled, out),
+            self.costs_abs.joint(self.own_abs.without(out), plain, out),
             fit.largest_bias(self.rows, None if out is None else self.codes != out),
             self.rows.roundoff,
             self.dtype,

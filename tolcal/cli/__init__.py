@@ -160,6 +160,10 @@ def build_parser() -> argparse.ArgumentParser:
                            help="runs kept apart: judge them by the result; may be "
                            "repeated")  # fmt: skip
     calibrate.add_argument("--json", metavar="P.json", help="write the proposal there")
+    calibrate.add_argument("--sweep", metavar="OUT",
+                           help="also vary the knobs of both rules, whatever --rule: false alarms, "
+                           "recall and tightness of every setting into OUT.parquet, tables into "
+                           "OUT.md; into OUT/sweep.* if OUT is a folder")  # fmt: skip
 
     report = command(
         "report", "judging", "report",

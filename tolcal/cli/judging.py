@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from tolcal import corpus, files, project, tolerances, tomlfile
-from tolcal.cli import config, output
+from tolcal.cli import config, output, sweeping
 from tolcal.hook import names, rules
 from tolcal.model import Approved, Op, TolcalError, plural
 from tolcal.report import FORMATS, text
@@ -35,6 +35,10 @@ def calibrate(args: argparse.Namespace) -> int:
     if out:  # before minutes of work
         read = (*settings.history, *apart, settings.tolerances)
         output.must_be_free(out, "proposal", "--json", read)
+    swept = None
+    if args.sweep is not None:
+        read = (*settings.history, *apart, settings.tolerances, *([out] if out else []))
+        swept = sweeping.places(args.sweep, read)
     ops = _ops_if_any(settings.corpus)
     frame = history.read(settings.history)
     if not ((frame["role"] == "control") & (frame["status"] == "ok")).any():
@@ -55,10 +59,12 @@ def calibrate(args: argparse.Namespace) -> int:
             budget=settings.budget,
             approved=approved,
             legacy=legacy,
+            reductions=corpus.reductions(ops),
             progress=progress,
         )
-    if apart:
-        locked = stage.locked(history.read(apart), proposal, legacy)
+    kept = history.read(apart) if apart else None
+    if kept is not None:
+        locked = stage.locked(kept, proposal, legacy)
         if not locked.held_out.rows and not locked.paper.rows:
             raise TolcalError(
                 f"--locked {' '.join(map(str, apart))}: no explore case of a control that the "
@@ -66,11 +72,15 @@ def calibrate(args: argparse.Namespace) -> int:
                 f"--history {' '.join(map(str, settings.history))}"
             )
         proposal = msgspec.structs.replace(proposal, locked=locked)
+    if swept:
+        sweeping.write(swept, frame, kept, proposal, args.by, args.margin)
     document = Document(proposal)
     if out:
         out.parent.mkdir(parents=True, exist_ok=True)
         files.replace(out, to_json(document))
     print(terminal.render(document), end="")
+    if swept:
+        print(f"sensitivity: {swept[1]}, every setting: {swept[0]}")
     return 0
 
 

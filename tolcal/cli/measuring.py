@@ -154,7 +154,7 @@ def ci(args: argparse.Namespace) -> int:
     with terminal.progress("calibrating", "cells") as progress:
         found = review.review(
             past, records, approved=approved, legacy=legacy(ops), kernels=kernels,
-            budget=settings.budget, progress=progress,
+            budget=settings.budget, reductions=corpus.reductions(ops), progress=progress,
         )  # fmt: skip
     verdict = found.verdict
     document = Document(found.proposal, verdict)

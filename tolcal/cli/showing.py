@@ -12,7 +12,7 @@ import msgspec
 
 from tolcal import corpus, tolerances, tomlfile
 from tolcal.cli import approvals, config
-from tolcal.model import DTYPES, MIN_ROWS, Op, TolcalError, Tolerance, cut, one_line
+from tolcal.model import DTYPES, MIN_ROWS, Op, Theory, TolcalError, Tolerance, cut, one_line
 from tolcal.report import glyphs, text
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ class Seen(msgspec.Struct, frozen=True):
     used: tuple[float, ...]  # 1 is the limit
     exceeding: int  # by its bound, its bias or what is not finite
     worst: str = ""  # id of the record that needs most
+    theory: Theory | None = None  # of controls, if the op declares a reduction
 
 
 #: Controls and buggy kernels of a cell.
@@ -63,7 +64,7 @@ def show(args: argparse.Namespace) -> int:
             config.must_exist(args)
             of = {d: t for (o, d), t in approved.items() if o == name}
             try:
-                seen, note = _seen(name, of, settings), ""
+                seen, note = _seen(name, op, of, settings), ""
             except ModuleNotFoundError as error:  # what is approved can be shown all the same
                 seen, note = {}, f"needs {error.name}: pip install 'tolcal[report]'"
             except TolcalError as error:
@@ -84,10 +85,13 @@ def say(line: str) -> None:
     print(re.sub(r"^( *):+", r"\1", inert))
 
 
-def _seen(name: str, cells: dict[str, Tolerance], settings: config.Config) -> dict[str, Pair]:
+def _seen(
+    name: str, op: Op | None, cells: dict[str, Tolerance], settings: config.Config
+) -> dict[str, Pair]:
     """What the history has of an op's kernels, by dtype."""
     from tolcal import bounds, history
     from tolcal.calibrate import rows as arrays
+    from tolcal.calibrate import theory
 
     frame = history.read(settings.history)
     frame = frame[frame["op"] == name]
@@ -107,10 +111,13 @@ def _seen(name: str, cells: dict[str, Tolerance], settings: config.Config) -> di
             rows = arrays.judged_rows(here)
             used = bounds.share(rows, tolerance)
             worst = here.iloc[int(used.argmax())]
+            sums = op.reduction if op and role == "control" else None
+            trusted = here[here["origin"] != "pull_request"]
             return Seen(
                 used=tuple(used.tolist()),
                 exceeding=int(bounds.exceeds(rows, tolerance).sum()),
                 worst=f"{worst['kernel']}:{worst['case_id']}",
+                theory=theory.of_rows(trusted, sums) if sums else None,
             )
 
         found[dtype] = seen("control"), seen("buggy")
@@ -199,6 +206,8 @@ def _show_histogram(controls: Seen, buggy: Seen) -> None:
         most = text.number(max(controls.used))
         say(f"  nearest      a control that needs {most} of the bound: tolcal replay "
               f"{controls.worst}")  # fmt: skip
+    if controls.theory is not None:
+        say(f"  theory       {text.theory_claim(controls.theory)}")
     say("  share of the bound that a row of the history needs:")
     width = shutil.get_terminal_size((100, 24)).columns
     for line in glyphs.histogram(columns, width - 4):

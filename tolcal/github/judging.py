@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from tolcal import tolerances
+from tolcal import corpus, tolerances
 from tolcal.github import approvals, artifacts, binding, histories, overlay, pulls, stricter
 from tolcal.github.client import ApiError, Client, NotFound
 from tolcal.github.pulls import Pull
@@ -102,6 +102,7 @@ def judge(
         records,
         approved=in_force,
         legacy={(op.name, d): atol for op in laid.ops for d, atol in op.legacy_atol.items()},
+        reductions=corpus.reductions(laid.ops),
         kernels=laid.kernels,
         rule=inputs.rule,
         budget=inputs.budget,

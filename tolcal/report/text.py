@@ -16,6 +16,7 @@ from tolcal.model import (
     Locked,
     Proposal,
     Recall,
+    Theory,
     Verdict,
     cut,
     one_line,
@@ -235,6 +236,16 @@ def exact(recall: Recall) -> str:
     if not recall.detectable:
         return "-"
     return span(binomial.interval(recall.detectable_flagged, recall.detectable))
+
+
+def theory_claim(theory: Theory) -> str:
+    """The record nearest to the a-priori bound on a sum of its length."""
+    near = theory.nearest
+    return (
+        f"{near.kernel} errs by {number(near.measured)} u of the scale at {near.dims}; a sum of "
+        f"{near.terms} terms explains at most {number(near.bound)} (gamma_K), likely "
+        f"{number(near.probable)} (sqrt K)"
+    )
 
 
 def locked_claim(locked: Locked) -> str:

@@ -158,4 +158,6 @@ def facts(cell: CellProposal) -> list[tuple[str, str]]:
          + text.held_out_claim(cell.held_out.runs_with_false_alarms, cell.held_out.runs)),
         ("Detectable recall", text.percent(cell.detectable_recall)),
     ]  # fmt: skip
+    if cell.theory is not None:
+        said.append(("Theory", one_line(text.theory_claim(cell.theory), 400)))
     return said
