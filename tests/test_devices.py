@@ -173,6 +173,18 @@ def test_the_order_of_devices_and_records_does_not_matter() -> None:
     assert calibrated(frame_of(records)) == calibrated(frame_of(shuffled))
 
 
+def test_a_source_is_known_by_what_holds_on_its_device() -> None:
+    """Rows beyond sm_90's own values don't make a source known there; on the CPU they would."""
+    both = value(calibrated(two()))
+
+    def known(device_class: str) -> int:
+        records = rows_on(device_class, LARGE, kernel_hash="00000000000000ab")
+        found = calibrate.baseline(frame_of(records), {CELL: both})
+        return len(found.sources.get(("softmax_triton", "float32"), ()))
+
+    assert (known("sm_90"), known("cpu"), known("gfx942")) == (0, 1, 1)
+
+
 # --- states ---------------------------------------------------------------------------------
 
 

@@ -446,6 +446,10 @@ def test_an_approval_can_not_be_dropped(repository: Path) -> None:
     found = texts(hook.check(path, base="HEAD"))
     assert len(found) == 1
     assert "the override for sm_90 is gone and the cell is looser there" in found[0]
+    mark = re.findall(r"\[softmax\.float16\.approved\]\n(?:\w.*\n?)*", base)[-1]
+    widened = re.sub(r"digest = .*", 'digest = "00000000000000ee"\nreason = "it errs more"', mark)
+    assert widened != mark
+    assert hook.check(write(repository, base.replace(mark, widened)), base="HEAD") == []
 
 
 def test_an_override_by_hand(repository: Path) -> None:

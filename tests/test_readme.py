@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -120,7 +121,7 @@ def test_gpu_commands_are_commands() -> None:
               for line in block.splitlines()]  # fmt: skip
     assert len(listed) == 16
     for command in listed:
-        program, *arguments = command.split()
+        program, *arguments = shlex.split(command)
         if program == "python":
             compile((ROOT / arguments[0]).read_text(), arguments[0], "exec")
         else:

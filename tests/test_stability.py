@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -21,20 +22,25 @@ ALLOWED = st.floats(1e-12, 1e3)
 BUDGETS: list[float] = np.geomspace(1e-6, 0.5, 24).tolist()
 
 
+def settle(now: float | None, fits: Sequence[float], runs: int) -> tuple[str, int]:
+    """Of a cell without overrides."""
+    return stability.settle(None if now is None else [now], [[one] for one in fits], runs)
+
+
 @given(ALLOWED, ALLOWED, ALLOWED, st.integers(1, 20))
 def test_what_was_approved_is_settled(a: float, b: float, c: float, runs: int) -> None:
     """Approving whichever fit is proposed, of any three, leaves nothing to decide."""
     lenient, asked, strict = sorted((a, b, c))  # more red runs allow a smaller margin
     fits = (asked, strict, lenient)
-    assert stability.settle(None, fits, runs) == ("new", 0)
+    assert settle(None, fits, runs) == ("new", 0)
     for place in (0, 1):
-        assert stability.settle(fits[place], fits, runs)[0] == "unchanged"
+        assert settle(fits[place], fits, runs)[0] == "unchanged"
 
 
 @given(ALLOWED, ALLOWED, st.integers(1, 20))
 def test_only_what_is_worth_it_changes(now: float, then: float, runs: int) -> None:
     """By 1.25 at least, and tighter only on three runs."""
-    state, place = stability.settle(now, (then,) * 3, runs)
+    state, place = settle(now, (then,) * 3, runs)
     ratio = now / then
     if ratio >= 1.25:
         assert state == ("tighten" if runs >= 3 else "unchanged")
@@ -46,10 +52,19 @@ def test_only_what_is_worth_it_changes(now: float, then: float, runs: int) -> No
 
 def test_between_margins_the_approved_one_stays() -> None:
     """A fit that only the share as asked would change is the approved one, either way."""
-    assert stability.settle(3.0, (2.0, 3.0, 2.0), 9) == ("unchanged", 1)
-    assert stability.settle(2.0, (3.0, 3.0, 2.0), 9) == ("unchanged", 2)
-    assert stability.settle(4.0, (2.0, 3.0, 2.0), 9) == ("tighten", 1)
-    assert stability.settle(2.0, (4.0, 4.0, 3.0), 9) == ("looser", 0)
+    assert settle(3.0, (2.0, 3.0, 2.0), 9) == ("unchanged", 1)
+    assert settle(2.0, (3.0, 3.0, 2.0), 9) == ("unchanged", 2)
+    assert settle(4.0, (2.0, 3.0, 2.0), 9) == ("tighten", 1)
+    assert settle(2.0, (4.0, 4.0, 3.0), 9) == ("looser", 0)
+
+
+def test_a_cell_is_judged_on_each_device_class() -> None:
+    """Tighter on one is enough if it is looser on none."""
+    two = [[1.0, 2.0]] * 3
+    assert stability.settle([1.0, 4.0], two, 9) == ("tighten", 1)
+    assert stability.settle([0.9, 4.0], two, 9) == ("tighten", 1)
+    assert stability.settle([0.5, 4.0], two, 9) == ("looser", 0)
+    assert stability.settle([1.0, 2.0], two, 9) == ("unchanged", 0)
 
 
 def approved(proposal: Proposal) -> dict[tuple[str, str], Tolerance]:
