@@ -143,12 +143,11 @@ class _Costs:
         count = self.count - (0 if run is None else self.counts[run])
         if count and len(candidates) > 1:
             costs = (total - (0.0 if run is None else sums[:, run])) / count
-            order = np.argsort(costs, kind="stable")
-            if costs[order[1]] - costs[order[0]] > TIE:
-                return candidates[int(order[0])]
+            if (np.abs(costs - fit.limit(costs)) > TIE).all():
+                return fit.pick(candidates, costs)
         keep = slice(None) if run is None else self.codes != run
         shares = None if self.shares is None else self.shares[keep]
-        return fit.cheapest(candidates, self.typical[keep], self.roundoff, shares)
+        return fit.chosen(candidates, self.typical[keep], self.roundoff, shares)
 
     def _of(
         self, own: fit.Envelope, lent: fit.Envelope | None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -12,7 +12,7 @@ import pandas as pd
 
 from tolcal import bounds
 from tolcal.bounds import Bools
-from tolcal.calibrate import fit, margins
+from tolcal.calibrate import fit, margins, summarised
 from tolcal.calibrate.rows import Control, controls_of, judged_rows, texts
 from tolcal.history.columns import TUPLES
 
@@ -169,8 +169,8 @@ def _subject(
         locked=Judged(locked, apart),
         locked_faults=Faults(locked_faults, apart),
         roundoff=float(used["roundoff"].iloc[0]),
-        scale=_median(used["scale_q50"]),
-        ref=_median(used["scale_abs_q50"]),
+        scale=_known(summarised.median(used, "scale")),
+        ref=_known(summarised.median(used, "scale_abs")),
     )
 
 
@@ -186,6 +186,5 @@ def _places(frame: pd.DataFrame) -> dict[str, int]:
     return {str(run): n for n, run in enumerate(sorted(map(str, frame["run_id"].unique())))}
 
 
-def _median(column: Any) -> float:
-    middle = column.median()
-    return 0.0 if np.isnan(middle) else float(middle)
+def _known(middle: float) -> float:
+    return 0.0 if np.isnan(middle) else middle

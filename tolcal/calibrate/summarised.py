@@ -33,12 +33,17 @@ def number(rows: pd.DataFrame) -> int:
 
 
 def median(rows: pd.DataFrame, scale: str) -> float:
-    """Of the records' median scales (``scale`` or ``scale_abs``); nan where there are none."""
+    """Of the records' median scales (``scale`` or ``scale_abs``); nan where there are none.
+
+    The lower one of an even number: half of the shapes may have another scale than the rest, and
+    no record has one between them.
+    """
     own = rows[f"{scale}_q50"]
     kind = kinds(rows)
     line = kind == LINE
     if not line.any():
-        return float(own.median())
+        known = np.sort(own.to_numpy(np.float64)[own.notna().to_numpy()])
+        return float(known[(known.size - 1) // 2]) if known.size else float("nan")
     names = lines.MIDDLES if scale == "scale" else lines.MIDDLES_ABS
     points = rows[list(names)].to_numpy(np.float64)[line]
     share = np.repeat(weights(rows)[line] / len(names), len(names))

@@ -37,8 +37,9 @@ ALL = 2**32 - 1
 #: Points of the typical scales (each for an equal share of them), largest ``max_abs`` kept
 #: exactly, and points of the rest of them.
 TYPICAL, TOP, REST = 8, 6, 10
-#: Points of the records' median scales: a median of medians will do to show a cell by.
-MIDDLE = 1
+#: Points of the records' median scales. An even number: where half of a run's shapes have another
+#: scale than the other half, the median of medians would be neither.
+MIDDLE = 8
 
 #: The type of texts, which repeat.
 TEXT = pa.dictionary(pa.int32(), pa.string())
