@@ -16,7 +16,16 @@ import pandas as pd
 
 from tolcal import bounds, history
 from tolcal.calibrate import devices as classes
-from tolcal.calibrate import fit, forecast, lifecycle, margins, plots, stability, theory
+from tolcal.calibrate import (
+    fit,
+    forecast,
+    lifecycle,
+    margins,
+    plots,
+    stability,
+    summarised,
+    theory,
+)
 from tolcal.calibrate.evaluate import (
     Alarms,
     held_out_of,
@@ -79,7 +88,8 @@ def calibrate(
     """Fits every cell of a history.
 
     Args:
-        frame: records, as ``history.read`` gives them.
+        frame: records, as ``history.read`` gives them, or with lines of summaries among them, as
+            ``history.frames`` does.
         rule: ``residual`` (the default rule) or ``paper`` (p95 x 1.5, for comparison only).
         by: one cell per op and dtype, or one per control and dtype.
         margin: both parts of the residual rule's bounds are multiplied by it; None: by one for
@@ -276,7 +286,7 @@ def _cell(
         evidence = Evidence(
             rule=rule,
             margin=margin,
-            rows=len(used),
+            rows=summarised.number(used),
             runs=runs,
             devices=tuple(names),
             held_out=HeldOut(held.runs, held.runs_with_false_alarms),
@@ -297,7 +307,7 @@ def _cell(
         dtype=dtype,
         kernel=None if by == "op" else members_all[0].kernel,
         state=state,
-        rows=len(used),
+        rows=summarised.number(used),
         runs=runs,
         devices=tuple(names),
         needs_rows=lack.needs_rows if lack else 0,
@@ -387,23 +397,27 @@ def _caught(
 
 def _runs_of(frame: pd.DataFrame) -> list[RunSummary]:
     """Every run of the history, the oldest first."""
+    codes, names = pd.factorize(frame["run_id"])
+    weight = summarised.weights(frame)
+    rows = np.bincount(codes, weight, len(names)).astype(np.int64)
+    controls = np.bincount(codes, weight * (frame["role"] == "control"), len(names))
+    first = frame.iloc[np.unique(codes, return_index=True)[1]]
     summaries = []
-    for run, rows in frame.groupby("run_id", observed=True, sort=False):
-        first = rows.iloc[0]
+    for place, one in enumerate(first.to_dict("records")):
         environment = Environment(
-            **{name: str(first[name]) for name in _ENVIRONMENT},
-            switches=msgspec.json.decode(str(first["switches"]), type=tuple[str, ...]),
+            **{name: str(one[name]) for name in _ENVIRONMENT},
+            switches=msgspec.json.decode(str(one["switches"]), type=tuple[str, ...]),
         )
         summaries.append(
             RunSummary(
-                id=str(run),
-                started=str(first["started"]),
-                device=str(first["device"]),
-                device_uuid=str(first["device_uuid"]),
-                environment=str(first["environment"]),
-                origin=first["origin"],
-                rows=len(rows),
-                control_rows=int((rows["role"] == "control").sum()),
+                id=str(one["run_id"]),
+                started=str(one["started"]),
+                device=str(one["device"]),
+                device_uuid=str(one["device_uuid"]),
+                environment=str(one["environment"]),
+                origin=one["origin"],
+                rows=int(rows[place]),
+                control_rows=int(controls[place]),
                 held_out_false_alarms=0,
                 described=environment.text,
             )
@@ -441,12 +455,16 @@ def _notes(
     good: pd.DataFrame, fitted: Mapping[tuple[str, str], list[str]], rule: Rule
 ) -> tuple[str, ...]:
     notes = []
-    lacking = int(good["residual_max"].isna().sum())
+    if known := summarised.note(good):
+        notes.append(known)
+    lacking = summarised.number(good[good["residual_max"].isna()])
     if lacking and rule == "residual":
+        whole = summarised.number(good)
         notes.append(
-            f"{lacking} of {len(good)} rows come from another tool, without what the fit needs"
+            f"{lacking} of {whole} rows come from another tool, without what the fit needs"
         )
-    broken = int(((good["role"] == "control") & (good["nonfinite_mismatch"] > 0)).sum())
+    control = good["role"] == "control"
+    broken = summarised.number(good[control & (good["nonfinite_mismatch"] > 0)])
     if broken:
         notes.append(
             f"{broken} control rows have non-finite values where the reference has none, or the "

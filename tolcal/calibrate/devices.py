@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from tolcal import bounds
-from tolcal.calibrate import stability
+from tolcal.calibrate import stability, summarised
 from tolcal.calibrate.evaluate import Alarms, held_out_of
 from tolcal.calibrate.margins import Fitted
 from tolcal.calibrate.rows import Control, judged_rows, texts
@@ -40,7 +40,7 @@ class Element(msgspec.Struct, frozen=True):
 
 def element_of(rows: pd.DataFrame, dtype: str) -> Element:
     """Medians over records of the median scale and of the median |ref|."""
-    scale, ref = rows["scale_q50"].median(), rows["scale_abs_q50"].median()
+    scale, ref = summarised.median(rows, "scale"), summarised.median(rows, "scale_abs")
     return Element(
         dtype,
         float(rows["roundoff"].iloc[0]),
@@ -111,7 +111,7 @@ def needs(
         found.append(
             DeviceNeed(
                 device_class=device,
-                rows=int(here.sum()),
+                rows=summarised.number(used[here]),
                 runs=len(set(runs[here].tolist())),
                 allowed_needed=element.allowed(fits.get(device, holds)),
                 allowed_proposed=element.allowed(holds),
@@ -148,7 +148,7 @@ def proven(
             values,
             evidence=msgspec.structs.replace(
                 evidence,
-                rows=len(rows),
+                rows=summarised.number(rows),
                 runs=len(runs),
                 devices=tuple(sorted(str(name) for name in rows["device"].unique())),
                 held_out=HeldOut(held.runs, held.runs_with_false_alarms),

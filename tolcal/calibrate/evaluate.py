@@ -10,9 +10,10 @@ import numpy as np
 import pandas as pd
 
 from tolcal import bounds
-from tolcal.calibrate import fit
+from tolcal.calibrate import fit, summarised
 from tolcal.calibrate.intervals import ByRun
 from tolcal.calibrate.rows import Control, controls_of, judged_rows, texts
+from tolcal.history.frames import LINE
 from tolcal.model import (
     BuggyRecall,
     Cell,
@@ -68,8 +69,8 @@ def paper_of(control: Control, devices: list[str]) -> float | None:
     used = control.passed & control.trusted
     if devices:
         used &= np.isin(control.device, devices)
-    values = control.max_abs[used]
-    return fit.paper(values) if values.size else None
+    values, weights, _ = control.published(used)
+    return fit.paper(values, weights) if values.size else None
 
 
 def leave_one_out(
@@ -91,7 +92,7 @@ def leave_one_out(
         if without is not None:
             mask = mask & np.isin(control.device, devices[control.kernel])
         masks[control.kernel] = mask
-    runs = sorted({str(run) for c in members for run in np.unique(c.runs[masks[c.kernel]])})
+    runs = sorted({run for c in members for run in c.names(masks[c.kernel])})
     if len(runs) < 2:
         return {}
     atols = _papers_without(members, runs)
@@ -101,7 +102,7 @@ def leave_one_out(
     result: Alarms = {}
     for control in members:
         judged = _judged_without(control, masks[control.kernel], tolerances, atols)
-        for run, (theirs, flagged, used) in judged.items():
+        for run, (theirs, flagged, used, rows) in judged.items():
             atol = atols[run]
             by_paper = float(theirs.max() / atol) if atol else 0.0
             if without is None:
@@ -112,7 +113,7 @@ def leave_one_out(
                 continue
             else:
                 share = float(used.max())
-            counted = Alarm(len(theirs), int(flagged.sum()), share)
+            counted = Alarm(rows, int(flagged.sum()), share)
             if atol:
                 counted = msgspec.structs.replace(
                     counted, compared=True, compared_share=share, paper_share=by_paper
@@ -132,11 +133,11 @@ def in_sample(
     paper: Alarms = {}
     for control in members:
         mask = control.trusted & control.explore & np.isin(control.device, devices[control.kernel])
-        runs = control.runs[mask]
+        runs, weight = control.runs[mask], control.weight[mask]
         if tolerance is not None:
-            _count(ours, runs, bounds.exceeds(control.judged.of(mask), tolerance))
+            _count(ours, runs, weight, bounds.exceeds(control.judged.of(mask), tolerance))
         if atol is not None:
-            _count(paper, runs, control.max_abs[mask] > atol)
+            _count(paper, runs, weight, summarised.above(control.rows[mask], atol))
     return ours, paper
 
 
@@ -145,33 +146,34 @@ def _judged_without(
     mask: bounds.Bools,
     tolerances: Mapping[str, Tolerance | None],
     atols: Mapping[str, float | None],
-) -> dict[str, tuple[bounds.Floats, bounds.Bools, bounds.Floats]]:
+) -> dict[str, tuple[bounds.Floats, bounds.Bools, bounds.Floats, int]]:
     """By run: max_abs of its rows, which fail, and their shares, by the tolerance without it.
+
+    And how many records they are: a line that fails is at least one of those it stands for.
 
     Few runs change a fit, so rows are judged together for all runs of the same tolerance.
     """
-    max_abs = control.max_abs[mask]
-    runs = control.runs[mask]
+    max_abs, weight = control.max_abs[mask], control.weight[mask]
     rows = control.judged.of(mask)
-    flagged, used = np.zeros(len(runs), bool), np.zeros(len(runs))
-    names, codes = np.unique(runs, return_inverse=True)
-    present = [str(run) for run in names]
-    numbers = {run: number for number, run in enumerate(present)}
-    groups: dict[str, list[str]] = {}
-    for run in present:
+    flagged, used = np.zeros(len(max_abs), bool), np.zeros(len(max_abs))
+    present = control.names(mask)
+    codes = np.unique(control.codes[mask], return_inverse=True)[1]
+    groups: dict[str, list[int]] = {}
+    for place, run in enumerate(present):
         if (t := tolerances[run]) is not None:
-            groups.setdefault(t.whole_digest, []).append(run)
-    for members in groups.values():
-        here = np.isin(codes, [numbers[run] for run in members])
-        tolerance = tolerances[members[0]]
+            groups.setdefault(t.whole_digest, []).append(place)
+    for places in groups.values():
+        here = np.isin(codes, places)
+        tolerance = tolerances[present[places[0]]]
         assert tolerance is not None
         some = rows.of(here)
         flagged[here] = bounds.exceeds(some, tolerance)
         used[here] = bounds.share(some, tolerance)
+    order = np.argsort(codes, kind="stable")
+    each = np.split(order, np.searchsorted(codes[order], np.arange(1, len(present))))
     return {
-        run: (max_abs[here], flagged[here], used[here])
-        for number, run in enumerate(present)
-        for here in (codes == number,)
+        run: (max_abs[here], flagged[here], used[here], int(weight[here].sum()))
+        for run, here in zip(present, each, strict=False)
     }
 
 
@@ -179,12 +181,11 @@ def _papers_without(members: list[Control], runs: list[str]) -> dict[str, float 
     """The published rule by run left out: the wider of the members', None where none has rows."""
     found: dict[str, float | None] = dict.fromkeys(runs)
     for control in members:
-        mask = control.passed & control.trusted
-        values, theirs = control.max_abs[mask], control.runs[mask]
-        for run in runs:
-            left = values[theirs != run]
-            if left.size:
-                found[run] = max(fit.paper(left), found[run] or 0.0)
+        values, weights, codes = control.published(control.passed & control.trusted)
+        left = fit.papers_without(values, weights, codes, [control.code_of(run) for run in runs])
+        for run, one in zip(runs, left, strict=True):
+            if one is not None:
+                found[run] = max(one, found[run] or 0.0)
     return found
 
 
@@ -209,15 +210,12 @@ def recalls_of(
         max_abs = rows["max_abs"].to_numpy(np.float64)
         paper = papers.get((control, dtype))
 
-        def count(flagged: bounds.Bools | None, detectable: Any = detectable) -> Recall | None:
+        def count(
+            flagged: bounds.Bools | None, rows: Any = rows, detectable: Any = detectable
+        ) -> Recall | None:
             if flagged is None:
                 return None
-            return Recall(
-                rows=len(flagged),
-                flagged=int(flagged.sum()),
-                detectable=int(detectable.sum()),
-                detectable_flagged=int((flagged & detectable).sum()),
-            )
+            return summarised.recall_of(rows, flagged, detectable)
 
         paper_flags = None if paper is None else max_abs > paper
         by_paper = count(paper_flags)
@@ -225,7 +223,8 @@ def recalls_of(
         if rule != "paper":
             flags = None if tolerance is None else bounds.exceeds(judged, tolerance)
         if flags is not None:
-            by_run.add(texts(rows["run_id"]), flags, detectable)
+            there = summarised.kinds(rows) != LINE
+            by_run.add(texts(rows["run_id"])[there], flags[there], detectable[there])
         # An imported row carries its own hand-picked verdict.
         over = rows["num_exceeding"].fillna(-1).to_numpy(np.int64)
         imported = (rows["origin"] == "import").to_numpy(dtype=bool)
@@ -280,10 +279,10 @@ def locked(frame: pd.DataFrame, proposal: Proposal, legacy: Mapping[Cell, float]
         if cell in tolerances:
             flagged["ours"] = bounds.exceeds(control.judged, tolerances[cell])
         if cell in papers:
-            flagged["theirs"] = control.rows["max_abs"].to_numpy(np.float64) > papers[cell]
+            flagged["theirs"] = summarised.above(control.rows, papers[cell])
         for name, alarms in (("ours", ours), ("theirs", theirs)):
             if name in flagged:
-                _count(alarms, control.runs, flagged[name])
+                _count(alarms, control.runs, control.weight, flagged[name])
     recalls: list[BuggyRecall] = []
     by_run = ByRun()
     missed = []
@@ -298,7 +297,7 @@ def locked(frame: pd.DataFrame, proposal: Proposal, legacy: Mapping[Cell, float]
         if tolerance is None:
             continue
         for kernel, group in rows.groupby("kernel", observed=True):
-            caught = bounds.exceeds(judged_rows(group), tolerance)
+            caught = summarised.caught(group, judged_rows(group), tolerance)
             runs = texts(group["run_id"])
             quiet = len(np.unique(runs)) - len(np.unique(runs[caught]))
             if quiet:
@@ -312,9 +311,10 @@ def locked(frame: pd.DataFrame, proposal: Proposal, legacy: Mapping[Cell, float]
     )
 
 
-def _count(alarms: Alarms, runs: Any, flagged: bounds.Bools) -> None:
+def _count(alarms: Alarms, runs: Any, weight: Any, flagged: Any) -> None:
     names, codes = np.unique(runs, return_inverse=True)
-    rows, wrong = np.bincount(codes), np.bincount(codes, flagged)
-    for run, count, bad in zip(names, rows, wrong, strict=True):
-        counted = Alarm(int(count), int(bad))
+    rows = np.bincount(codes, weight, len(names))
+    wrong = np.bincount(codes, flagged, len(names))
+    for place, run in enumerate(names):
+        counted = Alarm(int(rows[place]), int(wrong[place]))
         alarms[str(run)] = alarms.get(str(run), Alarm()).with_(counted)

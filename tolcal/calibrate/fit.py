@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -36,6 +38,9 @@ class Rows(msgspec.Struct, frozen=True):
     bias: Floats
     bias_count: Floats
     roundoff: float
+    #: how many scales each of ``scales`` and ``scales_abs`` stands for; None: one
+    shares: Floats | None = None
+    shares_abs: Floats | None = None
 
     def __len__(self) -> int:
         return len(self.z)
@@ -66,7 +71,13 @@ def borrow(own: Envelope, wide: Envelope) -> Envelope:
     return Envelope(np.maximum(own.a, shifted), max(own.z, wide.z + 1.0))
 
 
-def joint(envelope: Envelope, scales: Floats, rms: Floats, roundoff: float) -> tuple[float, float]:
+def joint(
+    envelope: Envelope,
+    scales: Floats,
+    rms: Floats,
+    roundoff: float,
+    shares: Floats | None = None,
+) -> tuple[float, float]:
     """(atol, c) on the envelope that allows least at typical elements.
 
     Minimises the mean of log(atol + c*u*max(s, SCALE_FLOOR*rms)) over the records' scale
@@ -74,7 +85,11 @@ def joint(envelope: Envelope, scales: Floats, rms: Floats, roundoff: float) -> t
     (relu) gets the floor and one unit roundoff of scale: exact so far, but not exact by law.
     """
     typical = np.maximum(scales, SCALE_FLOOR * rms[:, None]).ravel()
-    return cheapest(candidates(envelope), typical[typical > 0], roundoff)
+    positive = typical > 0
+    if shares is not None:
+        positive &= shares.ravel() > 0
+        shares = shares.ravel()[positive]
+    return cheapest(candidates(envelope), typical[positive], roundoff, shares)
 
 
 def candidates(envelope: Envelope) -> list[tuple[float, float]]:
@@ -95,14 +110,17 @@ def candidates(envelope: Envelope) -> list[tuple[float, float]]:
 
 
 def cheapest(
-    found: list[tuple[float, float]], typical: Floats, roundoff: float
+    found: list[tuple[float, float]],
+    typical: Floats,
+    roundoff: float,
+    shares: Floats | None = None,
 ) -> tuple[float, float]:
-    """The candidate that allows least at scales ``typical``, all above 0."""
+    """The candidate that allows least at scales ``typical``, all above 0, of these weights."""
     if len(found) == 1 or not typical.size:
         return min(found)
     best, chosen = math.inf, found[0]
     for atol, c in found:
-        cost = float(np.log(atol + c * roundoff * typical).mean())
+        cost = float(np.average(np.log(atol + c * roundoff * typical), weights=shares))
         if cost < best:
             best, chosen = cost, (atol, c)
     return chosen
@@ -144,8 +162,8 @@ def residual(rows: Rows, wide: Rows | None, dtype: str) -> Bound:
         own = borrow(own, upper(wide.envelope, wide.z))
         own_abs = borrow(own_abs, upper(wide.envelope_abs, wide.z_abs))
     return Bound(
-        joint(own, rows.scales, rows.rms, rows.roundoff),
-        joint(own_abs, rows.scales_abs, rows.rms, rows.roundoff),
+        joint(own, rows.scales, rows.rms, rows.roundoff, rows.shares),
+        joint(own_abs, rows.scales_abs, rows.rms, rows.roundoff, rows.shares_abs),
         largest_bias(rows),
         rows.roundoff,
         dtype,
@@ -165,11 +183,9 @@ def allclose(atol: float, c: float, roundoff: float, dtype: str) -> AllClose:
     return AllClose(atol=round_up(absolute), rtol=round_up(rtol))
 
 
-def largest_bias(rows: Rows, keep: bounds.Bools | None = None) -> float | None:
-    """The largest |bias| of the records (where ``keep`` holds) with enough elements."""
+def largest_bias(rows: Rows) -> float | None:
+    """The largest |bias| of the records with enough elements."""
     judged = rows.bias_count >= bounds.BIAS_MIN_COUNT
-    if keep is not None:
-        judged &= keep
     return float(np.abs(rows.bias[judged]).max()) if judged.any() else None
 
 
@@ -198,9 +214,54 @@ def wider(first: Tolerance, second: Tolerance) -> Tolerance:
     )
 
 
-def paper(max_abs: Floats) -> float:
-    """The published rule: p95 by nearest rank of a control's max_abs, times 1.5."""
-    return nearest_rank(np.sort(max_abs), PAPER_PERCENTILE) * PAPER_FACTOR
+def paper(max_abs: Floats, weights: Floats | None = None) -> float:
+    """The published rule: p95 by nearest rank of a control's max_abs, times 1.5.
+
+    With ``weights`` a value stands for so many.
+    """
+    if weights is None:
+        return nearest_rank(np.sort(max_abs), PAPER_PERCENTILE) * PAPER_FACTOR
+    order = np.argsort(max_abs, kind="stable")
+    upto = np.cumsum(weights[order])
+    rank = round(PAPER_PERCENTILE / 100 * (upto[-1] - 1))
+    # Sums of equal shares may miss a whole number by their rounding.
+    at = int(np.searchsorted(upto, rank + 0.5))
+    return float(max_abs[order[min(at, len(order) - 1)]]) * PAPER_FACTOR
+
+
+def papers_without(
+    max_abs: Floats, weights: Floats | None, runs: np.ndarray[Any, Any], left_out: Sequence[int]
+) -> list[float | None]:
+    """``paper`` without the values of each of these runs in turn; None where none is left.
+
+    The rank moves by what a run has below it, so it is found for all runs at once by going up
+    until nothing more is to be made up for.
+    """
+    order = np.argsort(max_abs, kind="stable")
+    values, runs = max_abs[order], runs[order]
+    each = np.ones(len(order)) if weights is None else weights[order]
+    upto = np.cumsum(each)
+    # By run and then by place: what a run has up to a place is a difference of two sums.
+    by_run = np.argsort(runs, kind="stable")
+    size = len(order) + 1
+    keys = runs[by_run].astype(np.int64) * size + by_run
+    sums = np.concatenate([[0.0], np.cumsum(each[by_run])])
+    out = np.array(left_out, np.int64)
+    before = sums[np.searchsorted(keys, out * size)]
+    of_run = sums[np.searchsorted(keys, (out + 1) * size)] - before
+    left = (upto[-1] if size > 1 else 0.0) - of_run
+    rank = np.rint(PAPER_PERCENTILE / 100 * (left - 1))
+    gone = np.zeros(len(out))
+    while True:
+        place = np.minimum(np.searchsorted(upto, rank + 0.5 + gone), max(size - 2, 0))
+        more = sums[np.searchsorted(keys, out * size + place, side="right")] - before
+        if (more == gone).all():
+            break
+        gone = more
+    return [
+        float(values[at]) * PAPER_FACTOR if count > 0.5 else None
+        for at, count in zip(place, left, strict=True)
+    ]
 
 
 def nearest_rank(ordered: Floats, percentile: float) -> float:

@@ -29,14 +29,17 @@ class Pool:
     def __init__(self, control: Control, mask: bounds.Bools) -> None:
         self.rows = control.subset(mask)
         self.dtype = control.dtype
-        names, self.codes = np.unique(control.runs[mask], return_inverse=True)
-        self.codes = self.codes.astype(np.int64)
-        self.index = {str(name): i for i, name in enumerate(names)}
+        # By number, which is much faster than by name.
+        names, first, self.codes = np.unique(
+            control.codes[mask], return_index=True, return_inverse=True
+        )
+        self.index = {str(run): i for i, run in enumerate(control.runs[mask][first])}
         rows = self.rows
         self.own = _Envelopes(rows.envelope, rows.z, self.codes, len(names))
         self.own_abs = _Envelopes(rows.envelope_abs, rows.z_abs, self.codes, len(names))
-        self.costs = _Costs(rows.scales, rows.rms, rows.roundoff, self.codes, len(names))
-        self.costs_abs = _Costs(rows.scales_abs, rows.rms, rows.roundoff, self.codes, len(names))
+        self.biases = _Biases(rows, self.codes, len(names))
+        self.costs = _Costs(rows, rows.scales, rows.shares, self.codes, len(names))
+        self.costs_abs = _Costs(rows, rows.scales_abs, rows.shares_abs, self.codes, len(names))
 
     def without(self, run: str | None, wide: Pool | None) -> fit.Bound | None:
         """``fit.residual`` on the rows of the other runs (None: of all); None without any."""
@@ -50,7 +53,7 @@ class Pool:
         return fit.Bound(
             self.costs.joint(self.own.without(out), scaled, out),
             self.costs_abs.joint(self.own_abs.without(out), plain, out),
-            fit.largest_bias(self.rows, None if out is None else self.codes != out),
+            self.biases.without(out),
             self.rows.roundoff,
             self.dtype,
         )
@@ -67,53 +70,99 @@ class _Envelopes:
         np.maximum.at(self.a, codes, envelope)
         np.maximum.at(self.z, codes, z)
 
+        # Without one run a maximum is the largest, or the second where that was the run's own.
+        self.largest = [_Largest(self.a), _Largest(self.z[:, None])]
+
     def without(self, run: int | None) -> fit.Envelope:
         """That of all others together."""
-        a, z = (self.a, self.z) if run is None else (
-            np.delete(self.a, run, axis=0), np.delete(self.z, run)
-        )  # fmt: skip
-        return fit.Envelope(a.max(axis=0), float(z.max()))
+        a, z = (one.without(run) for one in self.largest)
+        return fit.Envelope(a, float(z[0]))
+
+
+class _Largest:
+    """Maxima over runs, with any one of them left out."""
+
+    def __init__(self, values: Floats) -> None:
+        self.at = values.argmax(axis=0)
+        self.first: Floats = values.max(axis=0)
+        rest = values.copy()
+        rest[self.at, np.arange(values.shape[1])] = -np.inf
+        self.second = rest.max(axis=0)
+
+    def without(self, run: int | None) -> Floats:
+        """Of all others; minus infinity where there are none."""
+        if run is None:
+            return self.first
+        others: Floats = np.where(self.at == run, self.second, self.first)
+        return others
+
+
+class _Biases:
+    """The largest |bias| of each run's records with enough elements."""
+
+    def __init__(self, rows: fit.Rows, codes: npt.NDArray[np.int64], runs: int) -> None:
+        judged = rows.bias_count >= bounds.BIAS_MIN_COUNT
+        largest = np.full((runs, 1), -np.inf)
+        np.maximum.at(largest[:, 0], codes[judged], np.abs(rows.bias[judged]))
+        self.largest = _Largest(largest)
+
+    def without(self, run: int | None) -> float | None:
+        """Of all others; None if they have none."""
+        found = float(self.largest.without(run)[0])
+        return None if found == -np.inf else found
 
 
 class _Costs:
     """What the joint fit minimises, as sums by run of each candidate that was asked for."""
 
     def __init__(
-        self, scales: Floats, rms: Floats, roundoff: float, codes: npt.NDArray[np.int64], runs: int
+        self,
+        rows: fit.Rows,
+        scales: Floats,
+        shares: Floats | None,
+        codes: npt.NDArray[np.int64],
+        runs: int,
     ) -> None:
-        typical = np.maximum(scales, fit.SCALE_FLOOR * rms[:, None])
+        typical = np.maximum(scales, fit.SCALE_FLOOR * rows.rms[:, None])
         by_row = np.repeat(codes, typical.shape[1])
         positive = typical.ravel() > 0
+        if shares is not None:
+            positive &= shares.ravel() > 0
+        self.shares = None if shares is None else shares.ravel()[positive]
         self.typical, self.codes = typical.ravel()[positive], by_row[positive]
-        self.roundoff, self.runs = roundoff, runs
-        self.counts = np.bincount(self.codes, minlength=runs)
-        self.chosen_from: dict[bytes, tuple[list[tuple[float, float]], Floats]] = {}
+        self.roundoff, self.runs = rows.roundoff, runs
+        self.counts = np.bincount(self.codes, self.shares, runs)
+        self.count = self.counts.sum()
+        self.chosen_from: dict[bytes, tuple[list[tuple[float, float]], Floats, Floats]] = {}
 
     def joint(
         self, own: fit.Envelope, lent: fit.Envelope | None, run: int | None
     ) -> tuple[float, float]:
         """``fit.joint`` without the rows of that run, of ``own`` that borrowed what is ``lent``."""
-        candidates, sums = self._of(own, lent)
-        count = self.counts.sum() - (0 if run is None else self.counts[run])
+        candidates, sums, total = self._of(own, lent)
+        count = self.count - (0 if run is None else self.counts[run])
         if count and len(candidates) > 1:
-            costs = (sums.sum(axis=1) - (0.0 if run is None else sums[:, run])) / count
+            costs = (total - (0.0 if run is None else sums[:, run])) / count
             order = np.argsort(costs, kind="stable")
             if costs[order[1]] - costs[order[0]] > TIE:
                 return candidates[int(order[0])]
         keep = slice(None) if run is None else self.codes != run
-        return fit.cheapest(candidates, self.typical[keep], self.roundoff)
+        shares = None if self.shares is None else self.shares[keep]
+        return fit.cheapest(candidates, self.typical[keep], self.roundoff, shares)
 
     def _of(
         self, own: fit.Envelope, lent: fit.Envelope | None
-    ) -> tuple[list[tuple[float, float]], Floats]:
-        """Candidates, and the sums of each by run. Most runs leave the envelopes as they are."""
+    ) -> tuple[list[tuple[float, float]], Floats, Floats]:
+        """Candidates, the sums of each by run and of all. Most runs leave envelopes as they are."""
         key = b"".join(e.a.tobytes() + np.float64(e.z).tobytes() for e in (own, lent) if e)
         if key not in self.chosen_from:
             envelope = fit.borrow(own, lent) if lent else own
             candidates = fit.candidates(envelope)
             logs = [np.log(a + c * self.roundoff * self.typical) for a, c in candidates]
+            if self.shares is not None:
+                logs = [one * self.shares for one in logs]
             sums = np.array([np.bincount(self.codes, one, self.runs) for one in logs])
-            self.chosen_from[key] = candidates, sums
+            self.chosen_from[key] = candidates, sums, sums.sum(axis=1)
         return self.chosen_from[key]
 
 

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import pandas as pd
 
+from tolcal.calibrate import summarised
 from tolcal.calibrate.rows import texts
 from tolcal.model import plural
 
@@ -56,6 +57,7 @@ def current(
             "fits": np.isfinite(controls["envelope_00"].to_numpy(np.float64))
             & np.isfinite(controls["envelope_abs_00"].to_numpy(np.float64)),
             "at": np.arange(len(controls)),
+            "records": summarised.weights(controls),
             "kernel": texts(controls["kernel"]),
             "dtype": texts(controls["dtype"]),
         }
@@ -70,12 +72,11 @@ def current(
             if not len(old):
                 continue
             runs = int(fresh["run"].nunique())
-            leave = len(fresh) >= min_rows and runs >= min_runs
+            aged, count = int(old["records"].sum()), int(fresh["records"].sum())
+            leave = count >= min_rows and runs >= min_runs
             if leave:
                 keep[old["at"].to_numpy()] = False
-            found.append(
-                Aged(str(kernel), str(dtype), str(device), len(old), len(fresh), runs, leave)
-            )
+            found.append(Aged(str(kernel), str(dtype), str(device), aged, count, runs, leave))
     return (controls[keep] if not keep.all() else controls), tuple(found)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -69,7 +70,7 @@ def shares(
 
     def of(one: Control, values: Values) -> tails.Shares:
         mask = seen(one, devices)
-        return tails.Shares(bounds.share(one.judged.of(mask), values), one.codes[mask])
+        return _unified(one, bounds.share(one.judged.of(mask), values), one.codes[mask])
 
     lender = lender_of(control, wide)
     without = _unbiased(tolerance)
@@ -182,7 +183,17 @@ class _Seen:
         limit = fit.bias_bound(bound.bias, margin) if biased else None
         if limit is not None:
             used = np.maximum(used, self._bias / limit)
-        return tails.Shares(used, self.runs)
+        return _unified(self.control, used, self.runs)
+
+
+def _unified(control: Control, used: Floats, runs: Any) -> tails.Shares:
+    """Shares of one kind: where a summary knows the largest of a run alone, of every run that."""
+    if not control.has_lines:
+        return tails.Shares(used, runs)
+    names, codes = np.unique(runs, return_inverse=True)
+    largest = np.zeros(len(names))
+    np.maximum.at(largest, codes, used)
+    return tails.Shares(largest, names)
 
 
 def _together(many: Sequence[tails.Shares]) -> tails.Shares:

@@ -14,8 +14,10 @@ import numpy as np
 import pandas as pd
 
 from tolcal import bounds
+from tolcal.calibrate import summarised
 from tolcal.calibrate.evaluate import Alarms
 from tolcal.calibrate.rows import Control, judged_rows, texts
+from tolcal.history.frames import RECORD
 from tolcal.model import (
     SHARE_EDGES,
     SHARE_MAX,
@@ -78,9 +80,9 @@ def cell_plots(
     if proposed is not None:
         by = "proposed"
     tolerance = proposed or approved
-    kernels = [_kernel(m.kernel, "control", m.rows, m.judged, tolerance, keep) for m in members]
+    kernels = [_kernel(m.kernel, "control", m.rows, tolerance, keep) for m in members]
     for name, rows in faults.groupby("kernel", observed=True, sort=True):
-        kernels.append(_kernel(str(name), "buggy", rows, judged_rows(rows), tolerance, keep))
+        kernels.append(_kernel(str(name), "buggy", rows, tolerance, keep))
     roundoff = members[0].arrays.roundoff
 
     def residual(values: Tolerance | None) -> float | None:
@@ -100,11 +102,12 @@ def _kernel(
     name: str,
     role: Literal["control", "buggy"],
     rows: pd.DataFrame,
-    judged: bounds.Rows,
     tolerance: Tolerance | None,
     keep: Plan,
 ) -> KernelPlot:
-    used = ((), ()) if tolerance is None else _used(rows, judged, tolerance, keep.shapes)
+    # A line says nothing of how its records are spread: charts are of those that are there.
+    rows = rows[summarised.kinds(rows) == RECORD]
+    used = ((), ()) if tolerance is None or rows.empty else _used(rows, tolerance, keep.shapes)
     return KernelPlot(
         kernel=name,
         role=role,
@@ -130,9 +133,9 @@ def _spreads(rows: pd.DataFrame, runs: Sequence[str]) -> Iterable[RunSpread]:
 
 
 def _used(
-    rows: pd.DataFrame, judged: bounds.Rows, tolerance: Tolerance, most: int
+    rows: pd.DataFrame, tolerance: Tolerance, most: int
 ) -> tuple[tuple[int, ...], tuple[ShapeShare, ...]]:
-    share = np.minimum(bounds.share(judged, tolerance), SHARE_MAX)
+    share = np.minimum(bounds.share(judged_rows(rows), tolerance), SHARE_MAX)
     bins = np.searchsorted(np.array(SHARE_EDGES), share, side="left")  # 1 itself passes
     counts = np.bincount(bins, minlength=len(SHARE_EDGES) + 1)
     dims, cases = texts(rows["dims"]), texts(rows["case_id"])

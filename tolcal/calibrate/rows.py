@@ -10,8 +10,10 @@ import numpy as np
 import pandas as pd
 
 from tolcal import bounds
-from tolcal.calibrate import fit
+from tolcal.calibrate import fit, summarised
+from tolcal.history import lines
 from tolcal.history.columns import TUPLES
+from tolcal.history.frames import LINE
 from tolcal.model import plural
 
 
@@ -32,11 +34,16 @@ class Lack(msgspec.Struct, frozen=True):
 
 
 class Control:
-    """Rows of one control in one dtype: trusted ones are evidence, the others only raise."""
+    """Rows of one control in one dtype: trusted ones are evidence, the others only raise.
+
+    A row is a record, or a line of a summary that stands for several.
+    """
 
     def __init__(self, op: str, kernel: str, dtype: str, rows: pd.DataFrame) -> None:
         self.op, self.kernel, self.dtype = op, kernel, dtype
         self.rows = rows
+        self.weight = summarised.weights(rows)
+        self.has_lines = bool(summarised.kinds(rows).any())
         self.trusted = rows["origin"].to_numpy() != "pull_request"
         self.runs = texts(rows["run_id"])
         #: the same as numbers, which all controls of a history share
@@ -82,12 +89,22 @@ class Control:
     def _counts(self) -> dict[str, tuple[int, int]]:
         """Trusted rows to fit, and their runs, by device class."""
         mask = self.trusted & self.fits
-        devices, codes = self.device[mask], self.codes[mask]
+        devices, codes, weight = self.device[mask], self.codes[mask], self.weight[mask]
         return {
-            str(name): (int(here.sum()), len(np.unique(codes[here])))
+            str(name): (int(weight[here].sum()), len(np.unique(codes[here])))
             for name in np.unique(devices)
             for here in (devices == name,)
         }
+
+    def published(self, mask: bounds.Bools) -> tuple[Any, Any, Any]:
+        """max_abs where ``mask`` holds, the weights (None: 1 each) and the number of each's run."""
+        values, weights, places = summarised.published(self.rows[mask])
+        return values, weights, self.codes[mask][places]
+
+    def names(self, mask: bounds.Bools) -> list[str]:
+        """The runs that have rows where ``mask`` holds, in the order of their numbers."""
+        first = np.unique(self.codes[mask], return_index=True)[1]
+        return [str(run) for run in self.runs[mask][first]]
 
     def subset(self, mask: bounds.Bools) -> fit.Rows:
         """The rows where ``mask`` holds, as fitting takes them."""
@@ -103,6 +120,8 @@ class Control:
             bias=a.bias[mask],
             bias_count=a.bias_count[mask],
             roundoff=a.roundoff,
+            shares=None if a.shares is None else a.shares[mask],
+            shares_abs=None if a.shares_abs is None else a.shares_abs[mask],
         )
 
 
@@ -136,18 +155,39 @@ def _fit_rows(rows: pd.DataFrame) -> fit.Rows:
     def table(name: str) -> Any:
         return rows[list(TUPLES[name])].to_numpy(np.float64)
 
+    scales, shares = _scales(rows, "scale_quantiles", lines.TYPICALS, "typical_count")
+    scales_abs, shares_abs = _scales(
+        rows, "scale_abs_quantiles", lines.TYPICALS_ABS, "typical_abs_count"
+    )
+    units, codes = np.unique(column("roundoff"), return_inverse=True)
     return fit.Rows(
         envelope=table("envelope"),
         z=column("scaled_max"),
         envelope_abs=table("envelope_abs"),
         z_abs=column("scaled_max_abs"),
-        scales=table("scale_quantiles"),
-        scales_abs=table("scale_abs_quantiles"),
-        rms=column("ref_rms"),
+        scales=scales,
+        scales_abs=scales_abs,
+        rms=np.where(summarised.kinds(rows) == LINE, 0.0, column("ref_rms")),
         bias=column("bias"),
         bias_count=column("bias_count"),
-        roundoff=float(rows["roundoff"].mode().iloc[0]),
+        roundoff=float(units[np.bincount(codes, summarised.weights(rows)).argmax()]),
+        shares=shares,
+        shares_abs=shares_abs,
     )
+
+
+def _scales(rows: pd.DataFrame, own: str, points: tuple[str, ...], counted: str) -> tuple[Any, Any]:
+    """Typical scales of each row, and the share of each (None: 1): of a line it's its points."""
+    scales = rows[list(TUPLES[own])].to_numpy(np.float64)
+    line = summarised.kinds(rows) == LINE
+    if not line.any():
+        return scales, None
+    values = np.nan_to_num(rows[list(points)].to_numpy(np.float64))
+    shares = np.zeros_like(values)
+    shares[line] = rows[counted].to_numpy(np.float64)[line, None] / len(points)
+    width = scales.shape[1]
+    values[~line, :width], shares[~line, :width] = scales[~line], 1.0
+    return values, shares
 
 
 def controls_of(rows: pd.DataFrame) -> list[Control]:

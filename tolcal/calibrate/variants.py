@@ -84,7 +84,7 @@ def _fitted(pool: Pool, wide: Pool | None, run: str | None, variant: Variant) ->
         # Without a scaled part there is nothing to shift: the larger of both largest residuals.
         largest = max(float(own.a[0]), float(lent.a[0]) if lent else 0.0)
         atol, c = max(largest, fit.ATOL_FLOOR), 0.0
-    return Fitted(atol, c, fit.largest_bias(pool.rows, None if out is None else pool.codes != out))
+    return Fitted(atol, c, pool.biases.without(out))
 
 
 def tolerance(fitted: Sequence[Fitted], margin: float) -> Tolerance:

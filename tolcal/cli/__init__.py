@@ -160,6 +160,7 @@ def build_parser() -> argparse.ArgumentParser:
                            help="runs kept apart: judge them by the result; may be "
                            "repeated")  # fmt: skip
     calibrate.add_argument("--json", metavar="P.json", help="write the proposal there")
+    options.add_reading(calibrate)
     calibrate.add_argument("--sweep", metavar="OUT",
                            help="also vary the knobs of both rules, whatever --rule: false alarms, "
                            "recall and tightness of every setting into OUT.parquet, tables into "
@@ -329,6 +330,23 @@ def _add_history_commands(history: argparse.ArgumentParser) -> None:
         )
         sub.set_defaults(module="keeping", function=name)
         options.add_history(sub)
+    summarize = verbs.add_parser(
+        "summarize",
+        help="keep of each run what calibration needs",
+        description="Summarise a history: per run the controls' envelopes and a sample of buggy "
+        "rows, a hundredth of the records' size. `calibrate --history` reads summaries and records "
+        "together. Runs that the summary has are not read again.",
+        epilog="Example: tolcal history summarize --history out/history --out out/summary",
+    )
+    summarize.set_defaults(module="summarizing", function="summarize")
+    options.add_history(summarize)
+    summarize.add_argument("--out", required=True, metavar="S.parquet|DIR",
+                           help="the summary: a file, written anew, or a folder, to which a file "
+                           "is added")  # fmt: skip
+    options.add_reading(summarize)
+    summarize.add_argument("--bits", type=options.bits, default=24, metavar="B",
+                           help="significant bits of numbers, 8 to 24 (default: all); the "
+                           "controls' are rounded up")  # fmt: skip
     importer = verbs.add_parser(
         "import",
         help="take in results of other tools",

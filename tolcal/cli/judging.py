@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from tolcal import corpus, files, project, tolerances, tomlfile
-from tolcal.cli import config, output, sweeping
+from tolcal.cli import config, output, summarizing, sweeping
 from tolcal.hook import names, rules
 from tolcal.model import Approved, Op, TolcalError, plural
 from tolcal.report import FORMATS, text
@@ -25,7 +25,6 @@ from tolcal.tolerances import approving
 def calibrate(args: argparse.Namespace) -> int:
     """``tolcal calibrate``."""
     from tolcal import calibrate as stage
-    from tolcal import history
     from tolcal.report import terminal
 
     settings = config.load(args)
@@ -40,7 +39,13 @@ def calibrate(args: argparse.Namespace) -> int:
         read = (*settings.history, *apart, settings.tolerances, *([out] if out else []))
         swept = sweeping.places(args.sweep, read)
     ops = _ops_if_any(settings.corpus)
-    frame = history.read(settings.history)
+    frame = summarizing.frame_of(settings.history, args)
+    kept = summarizing.frame_of(tuple(apart), args) if apart else None
+    if swept is not None and any("line_kind" in one for one in (frame, kept) if one is not None):
+        raise TolcalError(
+            "--sweep judges record by record, and a summary has none: name histories of at most "
+            "1,000,000 records with --history and --locked"
+        )
     if not ((frame["role"] == "control") & (frame["status"] == "ok")).any():
         where = ", ".join(f"{p}{'' if p.exists() else ' (not there)'}" for p in settings.history)
         raise TolcalError(
@@ -62,7 +67,6 @@ def calibrate(args: argparse.Namespace) -> int:
             reductions=corpus.reductions(ops),
             progress=progress,
         )
-    kept = history.read(apart) if apart else None
     if kept is not None:
         locked = stage.locked(kept, proposal, legacy)
         if not locked.held_out.rows and not locked.paper.rows:

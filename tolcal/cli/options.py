@@ -18,6 +18,20 @@ def add_history(parser: argparse.ArgumentParser) -> None:
                         "repeated")  # fmt: skip
 
 
+def add_reading(parser: argparse.ArgumentParser) -> None:
+    """Options of commands that read a history of any size."""
+    parser.add_argument("--engine", choices=("local", "ray"), default="local",
+                        help="where shards are summarised: local (default), or ray, the cluster "
+                        "that RAY_ADDRESS names")  # fmt: skip
+    parser.add_argument("--sample", type=positive, default=1000, metavar="K",
+                        help="records of each buggy kernel and dtype that a summary keeps "
+                        "(default: 1000)")  # fmt: skip
+
+
+def bits(text: str) -> int:
+    return int(number(text, int, 8, 24))
+
+
 def add_device(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", metavar="auto|cuda[:N]|cpu",
                         help="where kernels run: cuda is every visible GPU, cuda:1 that one "

@@ -14,7 +14,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tolcal.history import columns, folder, jsonlines, parquet, tables
+from tolcal.history import columns, folder, jsonlines, lines, parquet, summaries, tables
 from tolcal.history.folder import MANIFEST, add, compact
 from tolcal.history.parquet import write as write_parquet
 from tolcal.history.tables import merge, to_frame
@@ -71,15 +71,28 @@ def content_digest(frame: pd.DataFrame) -> str:
 
 def ls(paths: Sequence[Path]) -> pd.DataFrame:
     """One row a run: id, started, device, origin, rows, kernels, failed."""
-    frame = read(paths)
-    frame["started"] = frame["started"].astype(str)  # categories sort by first appearance
-    frame["failed"] = frame["status"].isin(["crashed", "timeout"])
-    grouped = frame.groupby("run_id", observed=True, sort=False)
+    frame = read([path for path in paths if not summaries.is_summary(path)])
+    frame["failed"] = frame["status"].isin(["crashed", "timeout"]).astype(int)
+    frame["number"] = 1
+    names = ["run_id", "started", "device", "origin", "kernel", "failed", "number"]
+    parts = [frame[names].astype(dict.fromkeys(names[:5], str))]
+    for path in paths:
+        if summaries.is_summary(path):
+            known = set().union(*(set(part["run_id"]) for part in parts))
+            table = lines.merge(summaries.read(path))
+            table = table.filter(pa.array(lines.is_kind(table, "line")))
+            here = table.select([*names[:5], "status", "rows"]).to_pandas()
+            here["number"] = here["rows"]
+            here["failed"] = here["rows"] * here["status"].isin(["crashed", "timeout"])
+            parts.append(
+                here[~here["run_id"].isin(known)][names].astype(dict.fromkeys(names[:5], str))
+            )
+    grouped = pd.concat(parts).groupby("run_id", observed=True, sort=False)
     table = grouped.agg(
         started=("started", "first"),
         device=("device", "first"),
         origin=("origin", "first"),
-        rows=("kernel", "size"),
+        rows=("number", "sum"),
         kernels=("kernel", "nunique"),
         failed=("failed", "sum"),
     )
@@ -88,8 +101,11 @@ def ls(paths: Sequence[Path]) -> pd.DataFrame:
 
 def verify(paths: Sequence[Path]) -> list[str]:
     """Checks every shard and record; returns one line a path. TolcalError at the first damage."""
-    lines = []
+    said = []
     for path in paths:
+        if summaries.is_summary(path):
+            said.append(_verified(path))
+            continue
         table = read_table([path])
         if lost := tables.differing(table):
             raise TolcalError(
@@ -102,5 +118,15 @@ def verify(paths: Sequence[Path]) -> list[str]:
             raise TolcalError(f"{path}: {problems[0]} ({len(problems)} such records); restore it")
         shards = len(folder.shards(path)) if path.is_dir() else 1
         runs = len(pc.unique(pc.cast(table["run_id"], pa.string())))
-        lines.append(f"{path}: {table.num_rows} records of {runs} runs in {shards} shard(s): good")
-    return lines
+        said.append(f"{path}: {table.num_rows} records of {runs} runs in {shards} shard(s): good")
+    return said
+
+
+def _verified(path: Path) -> str:
+    table = lines.merge(summaries.read(path))
+    runs = lines.runs_of(table)
+    files = len(folder.shards(path)) if path.is_dir() else 1
+    return (
+        f"{path}: a summary of {sum(runs.values())} records of {len(runs)} runs in {files} "
+        "file(s): good"
+    )

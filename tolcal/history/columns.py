@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -115,14 +115,19 @@ _OURS = frozenset(
 )  # fmt: skip
 
 
-def conform(table: pa.Table, path: Path | str) -> pa.Table:
-    """``table`` with exactly our columns; TolcalError if it lacks one or has another type.
+def must_have_all(names: Iterable[str], path: Path | str) -> list[str]:
+    """Our columns that are not among them; TolcalError if one must not be lacking.
 
     A file of another version or tool may lack provenance, and either all or none of the
     statistics that are ours alone: these are then unknown, as in imported rows.
     """
-    names = set(table.column_names)
-    lacking = [f.name for f in SCHEMA if f.name not in names]
+    here = set(names)
+    if {"part", "cutoff"} <= here:
+        raise TolcalError(
+            f"{path}: a summary (`tolcal history summarize`), and this needs records: only "
+            "`tolcal calibrate` and `tolcal history` read summaries; name the history itself"
+        )
+    lacking = [name for name in SCHEMA.names if name not in here]
     known = set(lacking) & _OURS
     bad = [n for n in lacking if n not in _NEUTRAL and (n not in _OURS or known != _OURS)]
     if bad:
@@ -131,13 +136,25 @@ def conform(table: pa.Table, path: Path | str) -> pa.Table:
             "tolcal history of this version; read it with the tolcal that wrote it, measure "
             "again, or import foreign results with `tolcal history import`"
         )
+    return lacking
+
+
+def conform(table: pa.Table, path: Path | str, only: Sequence[str] | None = None) -> pa.Table:
+    """``table`` with exactly our columns, or ``only`` these of a file that `must_have_all`.
+
+    TolcalError if it lacks one, has another type, or holds what no honest record does.
+    """
+    if only is None:
+        lacking, wanted = must_have_all(table.column_names, path), SCHEMA.names
+    else:
+        lacking, wanted = [n for n in only if n not in table.column_names], list(only)
     for name in lacking:
         field = SCHEMA.field(name)
         value = pa.scalar(_NEUTRAL.get(name), _plain(field.type))
         filled = pa.repeat(value, table.num_rows).cast(field.type)
         table = table.append_column(field, filled)
     try:
-        table = table.select(SCHEMA.names).cast(SCHEMA)
+        table = table.select(wanted).cast(pa.schema([SCHEMA.field(name) for name in wanted]))
     except (pa.ArrowException, ValueError) as error:
         reason = " ".join(str(error).split())[:160]
         raise TolcalError(f"{path}: a column has another type than ours: {reason}") from None
@@ -267,10 +284,12 @@ def _stats(row: dict[str, Any]) -> ErrorStats | None:
 
 
 def unsound(table: pa.Table) -> list[str]:
-    """What no honest record holds; empty if all are sound. One pass a column."""
+    """What no honest record holds; empty if all are sound. One pass a column that is there."""
     problems = []
+    here = set(table.column_names)
+    table = table.unify_dictionaries()
     for name in ("run_id", "kernel", "op", "dtype", "dims", "case_id", "status", "role", "origin"):
-        if table[name].null_count:
+        if name in here and table[name].null_count:
             problems.append(f"a record without {name}")
     allowed: dict[str, list[str]] = {
         "dtype": list(DTYPES),
@@ -280,10 +299,10 @@ def unsound(table: pa.Table) -> list[str]:
         "case_set": ["gate", "explore"],
     }
     for name, values in allowed.items():
-        found = set(pc.unique(pc.cast(table[name], pa.string())).to_pylist())
+        found = set(pc.unique(table[name]).to_pylist())
         problems += [f"a record with {name} {v!r}" for v in found - set(values) if v is not None]
     ok = pc.equal(pc.cast(table["status"], pa.string()), "ok")
-    if pc.any(pc.and_(ok, pc.is_null(table["count"]))).as_py():
+    if "count" in here and pc.any(pc.and_(ok, pc.is_null(table["count"]))).as_py():
         problems.append("a record with status ok and no statistics")
     for names in (TUPLES["envelope"], TUPLES["envelope_abs"]):
         for first, second in itertools.pairwise(names):
@@ -294,9 +313,12 @@ def unsound(table: pa.Table) -> list[str]:
     for field in SCHEMA:
         # Ours are numbers whatever the kernel gives; max_abs tells of an output that is none.
         ours = field.name in _OURS or field.name == "roundoff"
-        if ours and pa.types.is_floating(field.type) and _any_nan(table[field.name]):
+        ours &= field.name in here and pa.types.is_floating(field.type)
+        if ours and _any_nan(table[field.name]):
             problems.append(f"a record with {field.name} = nan")
     for name in ("max_abs", "residual_max", "scaled_max", "scaled_max_abs", *TUPLES["envelope"]):
+        if name not in here:
+            continue
         if pc.any(pc.less(table[name], 0.0)).as_py():
             problems.append(f"a record with {name} < 0")
     if pc.any(pc.greater(pc.abs(table["bias"]), 1.0)).as_py():

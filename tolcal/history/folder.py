@@ -51,14 +51,23 @@ def shards(folder: Path) -> list[Path]:
             )
 
 
+def listed(folder: Path) -> dict[str, list[str]]:
+    """Shards that MANIFEST lists, the oldest first, and what it says of each."""
+    lines = _manifest(folder)
+    return {name: lines[number - 1].split(" ")[1:] for name, number in _listed(folder).items()}
+
+
+def _manifest(folder: Path) -> list[str]:
+    try:
+        return (folder / MANIFEST).read_text("utf-8", "replace").splitlines()
+    except FileNotFoundError:
+        return []
+
+
 def _listed(folder: Path) -> dict[str, int]:
     """Shards that MANIFEST lists, and in which line."""
-    try:
-        lines = (folder / MANIFEST).read_text("utf-8", "replace").splitlines()
-    except FileNotFoundError:
-        return {}
     listed: dict[str, int] = {}
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(_manifest(folder), 1):
         name = line.split(" ")[0]
         if name.startswith("-"):
             listed.pop(name[1:], None)
@@ -68,14 +77,23 @@ def _listed(folder: Path) -> dict[str, int]:
 
 
 def _read_shard(path: Path) -> pa.Table:
+    return parquet.parse(path, content(path))
+
+
+def content(path: Path) -> bytes:
+    """A shard's bytes. TolcalError if they are not those that it is named by."""
     data = path.read_bytes()
-    content = hashlib.sha256(data).hexdigest()[:16]
+    must_be_named(path, hashlib.sha256(data).hexdigest()[:16])
+    return data
+
+
+def must_be_named(path: Path, content: str) -> None:
+    """TolcalError if a shard's content does not hash to its name."""
     if content != path.stem:
         raise TolcalError(
             f"{path}: damaged: its content hashes to {content}, not to its name; restore it from "
             "a backup or artifact (nothing was changed)"
         )
-    return parquet.parse(path, data)
 
 
 def add(folder: Path, records: Iterable[Record] | pa.Table) -> Path | None:
@@ -88,8 +106,36 @@ def add(folder: Path, records: Iterable[Record] | pa.Table) -> Path | None:
         return None
     folder.mkdir(parents=True, exist_ok=True)
     with _written(folder, table) as (temporary, shard), _locked(folder):
-        _place(temporary, shard, table.num_rows)
+        _place(temporary, shard, str(table.num_rows))
     return shard
+
+
+def place(folder: Path, data: bytes, told: str) -> Path:
+    """Adds a file of these bytes, named by them, and ``told`` in its line of MANIFEST."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shard = folder / f"{hashlib.sha256(data).hexdigest()[:16]}.parquet"
+    with _temporary(folder) as temporary:
+        temporary.write_bytes(data)
+        with _locked(folder):
+            _place(temporary, shard, told)
+    return shard
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Writes a file in one step: who reads it reads the old bytes or the new ones."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _temporary(path.parent) as temporary:
+        temporary.write_bytes(data)
+        temporary.replace(path)
+
+
+@contextlib.contextmanager
+def _temporary(folder: Path) -> Iterator[Path]:
+    path = folder / f".{os.getpid()}-{secrets.token_hex(4)}.tmp"
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def compact(folder: Path, names: Collection[str] | None = None) -> Path | None:
@@ -110,7 +156,7 @@ def compact(folder: Path, names: Collection[str] | None = None) -> Path | None:
                 "used twice (`tolcal history ls`), and remove the wrong shard"
             )
         with _written(folder, whole) as (temporary, into):
-            _place(temporary, into, whole.num_rows)
+            _place(temporary, into, str(whole.num_rows))
         if len(tables.new(_read_shard(into), whole)):
             raise TolcalError(f"{into}: does not hold what it was made of; nothing was removed")
         gone = [shard for shard in old if shard != into]
@@ -124,23 +170,20 @@ def compact(folder: Path, names: Collection[str] | None = None) -> Path | None:
 @contextlib.contextmanager
 def _written(folder: Path, table: pa.Table) -> Iterator[tuple[Path, Path]]:
     """A file of the records under a temporary name, and the name that its content gives it."""
-    temporary = folder / f".{os.getpid()}-{secrets.token_hex(4)}.tmp"
-    try:
+    with _temporary(folder) as temporary:
         parquet.write(temporary, table.replace_schema_metadata(None))
         name = hashlib.sha256(temporary.read_bytes()).hexdigest()[:16]
         yield temporary, folder / f"{name}.parquet"
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
-def _place(temporary: Path, shard: Path, rows: int) -> None:
+def _place(temporary: Path, shard: Path, told: str) -> None:
     if not shard.exists():
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         temporary.replace(shard)
     # A kill may have come between the two, so what exists may still have to be listed.
     if shard.stem not in _listed(shard.parent):
-        _append(shard.parent, [f"{shard.stem} {rows}"])
+        _append(shard.parent, [f"{shard.stem} {told}"])
 
 
 def _append(folder: Path, lines: list[str]) -> None:

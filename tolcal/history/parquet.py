@@ -34,14 +34,19 @@ def _parsed(name: Path | str, source: Path | pa.BufferReader) -> pa.Table:
     except FileNotFoundError:
         raise
     except (OSError, pa.ArrowException) as error:
-        raise _unreadable(name, error) from None
+        raise unreadable(name, error) from None
     return columns.conform(table, name)
 
 
-def write(path: Path, table: pa.Table) -> None:
-    """Flat columns; floats byte-stream-split, which compresses what zstd alone can't."""
+def write(
+    path: Path | pa.NativeFile, table: pa.Table, dictionaries: list[str] | None = None
+) -> None:
+    """Flat columns; floats byte-stream-split, which compresses what zstd alone can't.
+
+    ``dictionaries`` are the columns of few values: all others by default.
+    """
     floats = [f.name for f in table.schema if pa.types.is_floating(f.type)]
-    others = [f.name for f in table.schema if f.name not in floats]
+    others = dictionaries or [f.name for f in table.schema if f.name not in floats]
     pq.write_table(
         table,
         path,
@@ -70,13 +75,14 @@ def read_noted(name: str, data: bytes, rows: int = MAX_ROWS) -> tuple[pa.Table, 
         note = (file.schema_arrow.metadata or {}).get(_NOTE)
         table = file.read()
     except (OSError, pa.ArrowException) as error:
-        raise _unreadable(name, error) from None
+        raise unreadable(name, error) from None
     if note is None:
         raise TolcalError(f"{name}: no manifest in it: not written by `tolcal github ingest`")
     return columns.conform(table, name), note
 
 
-def _unreadable(name: Path | str, error: Exception) -> TolcalError:
+def unreadable(name: Path | str, error: Exception) -> TolcalError:
+    """The error that names such a file."""
     reason = " ".join(str(error).split())[:160]
     return TolcalError(
         f"{name}: unreadable or truncated Parquet ({reason}); restore it from a backup or "

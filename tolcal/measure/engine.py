@@ -168,6 +168,20 @@ def _ray() -> Any:
     return ray
 
 
+@contextlib.contextmanager
+def cluster() -> Iterator[Any]:
+    """Ray, connected as for measuring; one that was started for it ends with it."""
+    ray = _ray()
+    owned = not ray.is_initialized()
+    try:
+        if owned:
+            _connect(ray)
+        yield ray
+    finally:
+        if owned:
+            ray.shutdown()
+
+
 def _connect(ray: Any) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     address = os.environ.get("RAY_ADDRESS", "")
