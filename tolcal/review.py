@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tolcal import calibrate, compare, history
-from tolcal.history import columns
+from tolcal import calibrate, compare
+from tolcal.history import columns, frames, lines, tables
+from tolcal.history.loading import Loaded
 from tolcal.model import BUDGET, Cell, Kernel, Proposal, Record, Tolerances, Verdict
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def review(
     budget: float = BUDGET,
     changed: Collection[str] | None = None,
     reductions: Mapping[str, str] | None = None,
+    summarised: pa.Table | None = None,
     progress: Callable[[int, int, str], None] = lambda *_: None,
 ) -> Review:
     """Judges a run.
@@ -58,15 +60,18 @@ def review(
         changed: names of the kernels that count as changed; None: those whose source the history
             has not seen, which takes the records' word for their sources.
         reductions: the dim that an op sums over, by its name.
+        summarised: lines of summaries, of other runs than ``past``.
         progress: of the fit, as for ``calibrate``.
     """
-    baseline = calibrate.baseline(history.to_frame(past), approved)
+    lined = lines.empty() if summarised is None else summarised
+    baseline = calibrate.baseline(frames.frame_of(Loaded(past, lined)), approved)
     # A control that broke in this change must not widen its own tolerance, nor make a first one
     # in a dtype where nothing is approved that it could break.
     broken = compare.regressed(records, approved, baseline, changed)
     kernels_broken = {kernel for kernel, _ in broken}
     sound = [r for r in records if r.kernel not in kernels_broken]
-    frame = history.merge(past, columns.from_records(sound))
+    joined = tables.union(past, columns.from_records(sound))
+    frame = frames.frame_of(Loaded(joined, lined))
     proposal = calibrate.calibrate(
         frame,
         rule=rule,

@@ -39,6 +39,7 @@ from tolcal.calibrate.evaluate import (
 )
 from tolcal.calibrate.intervals import ByRun
 from tolcal.calibrate.rows import Control, Lack, controls_of, judged_rows
+from tolcal.history.frames import RECORD
 from tolcal.model import (
     BUDGET,
     MIN_ROWS,
@@ -362,7 +363,7 @@ def baseline(frame: pd.DataFrame, approved: Tolerances) -> Baseline:
     for key, rows in trusted.groupby(keys, observed=True, sort=False):
         kernel, dtype, op, environment, *hashes = map(str, key)
         environments.setdefault(kernel, set()).add(environment)
-        if len(rows) < KNOWN_ROWS or not (rows["status"] == "ok").all():
+        if summarised.number(rows) < KNOWN_ROWS or not (rows["status"] == "ok").all():
             continue
         tolerance = approved.get((op, dtype))
         control = rows["role"].iloc[0] == "control"
@@ -382,7 +383,8 @@ def _caught(
     """Gate cases that caught a buggy kernel, by the approved tolerances."""
     gate = trusted[
         (trusted["role"] == "buggy") & (trusted["case_set"] == "gate") & (trusted["status"] == "ok")
-    ]
+        & (summarised.kinds(trusted) == RECORD)  # a line is of no case
+    ]  # fmt: skip
     found: dict[tuple[str, str], frozenset[tuple[str, str]]] = {}
     for key, rows in gate.groupby(["kernel", "dtype", "op"], observed=True, sort=False):
         kernel, dtype, op = map(str, key)

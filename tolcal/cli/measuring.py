@@ -10,7 +10,7 @@ from pathlib import Path
 from tolcal import cases, corpus, files, history, measure, review, tolerances
 from tolcal.cli import config, output, planning
 from tolcal.cli.recording import measure_into, say
-from tolcal.history import columns
+from tolcal.history import columns, loading
 from tolcal.model import Cell, ErrorStats, Op, Record, Run, TolcalError, Tolerance, one_line, plural
 from tolcal.report import terminal, text
 
@@ -138,7 +138,7 @@ def ci(args: argparse.Namespace) -> int:
             "(`tolcal approve`)"
         )
     home = config.writable_history(settings.history)
-    past = history.read_table(settings.history)
+    past = loading.load(settings.history)
     out = Path(args.out)
     page = out / "report.html"
     read = (settings.tolerances, *settings.history)
@@ -153,8 +153,9 @@ def ci(args: argparse.Namespace) -> int:
     kernels = corpus.by_name(ops, measure.git_root(settings.corpus))
     with terminal.progress("calibrating", "cells") as progress:
         found = review.review(
-            past, records, approved=approved, legacy=legacy(ops), kernels=kernels,
-            budget=settings.budget, reductions=corpus.reductions(ops), progress=progress,
+            past.records, records, approved=approved, legacy=legacy(ops), kernels=kernels,
+            budget=settings.budget, reductions=corpus.reductions(ops), summarised=past.lines,
+            progress=progress,
         )  # fmt: skip
     verdict = found.verdict
     document = Document(found.proposal, verdict)
@@ -240,7 +241,7 @@ def _recorded(
     """The records of that id, in the order of the places they are looked for in."""
     import pyarrow.compute as pc
 
-    table = history.read_table(_places(settings, args))
+    table = history.read_table(loading.recorded(_places(settings, args)))
     mask = pc.equal(pc.cast(table["case_id"], "string"), case_id)
     if kernel:
         mask = pc.and_(mask, pc.equal(pc.cast(table["kernel"], "string"), kernel))

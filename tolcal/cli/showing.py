@@ -92,8 +92,9 @@ def _seen(
     from tolcal import bounds, history
     from tolcal.calibrate import rows as arrays
     from tolcal.calibrate import theory
+    from tolcal.history import loading
 
-    frame = history.read(settings.history)
+    frame = history.read(loading.recorded(settings.history))
     frame = frame[frame["op"] == name]
     found: dict[str, Pair] = {}
     for dtype, tolerance in cells.items():

@@ -46,7 +46,7 @@ def load(
     from tolcal.history import read_table
 
     apart = [path for path in paths if summaries.is_summary(path)]
-    rest = [path for path in paths if path not in apart]
+    rest = recorded(paths)
     if count(rest) <= most:
         records = read_table(rest)
         made = []
@@ -59,6 +59,11 @@ def load(
         table = summaries.read(path)
         made.append(lines.of_runs(table, lines.runs_of(table).keys() - known))
     return Loaded(records, lines.merge(*made, sample=sample) if made else lines.empty())
+
+
+def recorded(paths: Sequence[Path]) -> list[Path]:
+    """Those that hold records one by one: all but summaries."""
+    return [path for path in paths if not summaries.is_summary(path)]
 
 
 def count(paths: Sequence[Path]) -> int:
