@@ -45,13 +45,13 @@ def _renumbered(codes: Codes, size: int) -> tuple[Codes, int]:
     """The same by consecutive numbers, order kept."""
     if not codes.size:
         return codes, 0
-    if size > 256 * _MOST:
+    if size > max(_MOST, 16 * codes.size):
         values, inverse = np.unique(codes, return_inverse=True)
         return inverse.astype(np.int64), len(values)
     used = np.zeros(size, bool)
     used[codes] = True
-    places = np.cumsum(used)
-    return places[codes] - 1, int(places[-1])
+    places = np.cumsum(used, dtype=np.int32)
+    return places[codes].astype(np.int64) - 1, int(places[-1])
 
 
 def _column(column: pa.ChunkedArray) -> tuple[Codes, int]:
