@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -85,6 +86,28 @@ def test_the_same_seeds_give_the_same_records() -> None:
     assert [(r.id, r.case.dtype, r.input_hash, r.stats) for r in first] == [
         (r.id, r.case.dtype, r.input_hash, r.stats) for r in second
     ]
+
+
+def test_all_gpus_give_the_records_of_one(
+    record_property: Callable[[str, object], None],
+) -> None:
+    """Bit for bit, however many GPUs share the work; the run names each of them."""
+    count = torch.cuda.device_count()
+    record_property("gpus", count)
+    found = []
+    for device in ("cuda:0", "cuda"):
+        request = measure.Request(
+            ops=corpus.select(corpus.load(CORPUS), ("softmax", "matmul", "l2norm")),
+            dtypes=(), device=device, gate=12, explore=0, workers=2 * count,
+        )  # fmt: skip
+        found.append(list(measure.measure(request, CORPUS)))
+    records = [
+        [(r.id, r.case.dtype, r.input_hash, r.stats) for r in values if isinstance(r, Record)]
+        for values in found
+    ]
+    assert records[0] and records[0] == records[1]
+    runs = [[v for v in values if isinstance(v, Run)] for values in found]
+    assert [len(run[0].device_uuid.split(",")) for run in runs] == [1, count]
 
 
 def test_inputs_on_the_gpu_are_those_on_the_cpu() -> None:
