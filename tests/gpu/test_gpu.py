@@ -105,7 +105,8 @@ def test_all_gpus_give_the_records_of_one(
         [(r.id, r.case.dtype, r.input_hash, r.stats) for r in values if isinstance(r, Record)]
         for values in found
     ]
-    assert records[0] and records[0] == records[1]
+    assert records[0]
+    assert records[0] == records[1]
     runs = [[v for v in values if isinstance(v, Run)] for values in found]
     assert [len(run[0].device_uuid.split(",")) for run in runs] == [1, count]
 
