@@ -108,7 +108,7 @@ def test_records_and_lines_together() -> None:
 
 
 def test_margins_from_the_tails_of_runs() -> None:
-    """A ladder chosen from per-run maxima: fewer numbers, so no smaller a margin, by one factor."""
+    """A ladder chosen from per-run maxima: another rung perhaps, on the same fit."""
     ours = calibrate.calibrate(frame_of(columns.empty(), table()))
     theirs = calibrate.calibrate(history.to_frame(table()))
     for one, other in zip(ours.cells, theirs.cells, strict=True):
@@ -117,8 +117,9 @@ def test_margins_from_the_tails_of_runs() -> None:
         assert one.tolerance.evidence is not None
         assert other.tolerance.evidence is not None
         factor = one.tolerance.evidence.margin / other.tolerance.evidence.margin
-        assert 1 <= factor <= 2
-        assert one.tolerance.atol / other.tolerance.atol == pytest.approx(factor, rel=0.01)
+        assert 0.5 <= factor <= fit.LADDER[-1] / fit.LADDER[0]
+        if one.op != "softmax":  # which has several controls, each with a margin of its own
+            assert one.tolerance.atol / other.tolerance.atol == pytest.approx(factor, rel=0.01)
 
 
 @pytest.mark.parametrize("name", sorted(FORMATS))
@@ -141,7 +142,7 @@ def named(one: BuggyRecall) -> tuple[str, str]:
 
 
 def test_locked_runs_as_lines() -> None:
-    """The same reds, the same rows beyond the published atol, each kernel caught in each run."""
+    """The same reds, the same recall, the rows beyond the published atol, no catch overstated."""
     records, apart = halves()
     proposal = calibrate.calibrate(history.to_frame(records), margin=2.0, min_rows=100)
     theirs = calibrate.locked(history.to_frame(apart), proposal, {})
@@ -151,7 +152,8 @@ def test_locked_runs_as_lines() -> None:
     assert ours.paper.runs_with_false_alarms == theirs.paper.runs_with_false_alarms
     assert theirs.paper.false_alarms - 2 <= ours.paper.false_alarms <= theirs.paper.false_alarms
     assert sorted(ours.buggy, key=named) == sorted(theirs.buggy, key=named)
-    assert ours.missed == theirs.missed == ()
+    # A line is believed to have caught only what one of its records surely did.
+    assert {m.split(":")[0] for m in theirs.missed} <= {m.split(":")[0] for m in ours.missed}
 
 
 def test_a_kernel_that_a_run_misses_is_missed_in_its_lines() -> None:
