@@ -62,10 +62,10 @@ def test_each_control_has_its_own() -> None:
     choice = margins.Choice(1e-3)
     ladders = [ladder(c, {}) for c in controls]
     each = [one.tolerances([None], choice)[0] for one in ladders]
-    assert [e.margin for e in each if e] == [2.0, 4.0]  # lognormal, Pareto
+    assert [e.margin for e in each if e] == [1.5, 6.0]  # lognormal, Pareto
     (both,) = margins.cell(ladders, [None], choice)
     assert both is not None
-    assert both.margin == 4.0
+    assert both.margin == 6.0
     assert each[0] is not None
     assert each[1] is not None
     assert both.tolerance == fit.wider(each[0].tolerance, each[1].tolerance)
@@ -84,8 +84,8 @@ def test_no_tail_takes_the_smallest() -> None:
     few.loc[few.index[:8], columns] = frame.loc[few.index[:8], columns]
     for made in (zero, few):
         proposal = calibrate.calibrate(made, budget=1e-9)
-        assert proposal.margin == 2.0
-    assert calibrate.calibrate(frame, budget=1e-9).margin == 4.0
+        assert proposal.margin == 1.5
+    assert calibrate.calibrate(frame, budget=1e-9).margin == 6.0
 
 
 SHARES = st.lists(st.floats(0, 1, width=32), min_size=1, max_size=40)
