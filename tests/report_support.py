@@ -26,6 +26,7 @@ from tolcal.model import (
     Recall,
     RunSummary,
     Tolerance,
+    Totals,
     Verdict,
 )
 from tolcal.report.document import Document, OnPull, Remark
@@ -122,6 +123,9 @@ BUGGY = (
                 Recall(96, 64, 64, 64), Recall(96, 0, 64, 0), Recall(96, 32, 64, 32), None),
     BuggyRecall("rmsnorm_buggy", "rmsnorm_triton", "rmsnorm", "float32",
                 Recall(96, 95, 96, 95), None, None, Recall(96, 3, 96, 3)),
+    BuggyRecall("rmsnorm_eps_buggy", "rmsnorm_triton", "rmsnorm", "float32",
+                Recall(96, 48, 80, 48), None, Recall(96, 24, 80, 24), Recall(96, 0, 80, 0),
+                subtle=True),
 )  # fmt: skip
 
 
@@ -168,7 +172,8 @@ def busy() -> Document:
     )
     held = HeldOutRows(22896, 0, 12, 0)
     locked = Locked(held, HeldOutRows(22896, 45, 12, 11), BUGGY, ("rmsnorm_buggy float32: not "
-                    "caught in 1 of the runs",), (0.9871, 0.999))  # fmt: skip
+                    "caught in 1 of the runs",), (0.9871, 0.999),
+                    Totals(1, 0.5, 0.6, (0.398, 0.602), (0.48, 0.71)), 1)  # fmt: skip
     run = RunSummary("00aa", "2026-11-29T18:00:00+00:00", "NVIDIA H200", "GPU-1", "e0", "local",
                      4680, 1920, 0)  # fmt: skip
     proposal = make_proposal(
@@ -176,6 +181,7 @@ def busy() -> Document:
         forecast=Forecast(4e-3, 12.2e-3, "layernorm/float32", 120),
         recall_interval=(0.789, 0.801), detectable_interval=(0.9931, 0.9955),
         in_sample=InSample(HeldOutRows(34560, 0, 18, 0), HeldOutRows(34560, 476, 18, 18)),
+        subtle=Totals(1, 0.5, 0.6, (0.398, 0.602), (0.48, 0.71)),
         notes=("18 runs dated 2026-11-29 to 2026-11-30 (2 distinct days, 2 distinct GPUs)",
                "12 of 4692 rows come from another tool, without what the fit needs"),
     )  # fmt: skip

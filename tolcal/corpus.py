@@ -109,6 +109,11 @@ def reductions(ops: Iterable[Op]) -> dict[str, str]:
     return {op.name: op.reduction for op in ops if op.reduction is not None}
 
 
+def subtle(ops: Iterable[Op]) -> frozenset[str]:
+    """Names of the buggy kernels whose fault is small or rare, by their op.toml."""
+    return frozenset(kernel.name for op in ops for kernel in op.kernels if kernel.subtle)
+
+
 def load_op(folder: Path, *, alone: bool = False) -> Op:
     """One op folder; TolcalError names the file and line that break the contract."""
     root = None if alone else imports.repository(folder)

@@ -8,7 +8,7 @@ import decimal
 import hashlib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal, Self
 
 import msgspec
@@ -464,6 +464,17 @@ class Recall(msgspec.Struct, frozen=True):
                 f"{self.detectable} detectable ones: a part can't be more than the whole"
             )
 
+    @classmethod
+    def of(cls, parts: Iterable[Self | None]) -> Self:
+        """All together, those that are known."""
+        known = [part for part in parts if part is not None]
+        return cls(
+            sum(part.rows for part in known),
+            sum(part.flagged for part in known),
+            sum(part.detectable for part in known),
+            sum(part.detectable_flagged for part in known),
+        )
+
     @property
     def recall(self) -> float | None:
         """Share of all rows flagged; None without rows."""
@@ -486,6 +497,17 @@ class BuggyRecall(msgspec.Struct, frozen=True):
     approved: Recall | None
     paper: Recall | None
     legacy: Recall | None
+    subtle: bool = False  # its op.toml says that its fault is small or rare
+
+
+class Totals(msgspec.Struct, frozen=True):
+    """Recall of several buggy kernels together, by what is proposed; intervals over runs."""
+
+    kernels: Count
+    recall: Share | None
+    detectable_recall: Share | None
+    recall_interval: Interval | None
+    detectable_interval: Interval | None
 
 
 # What plots need of a history of any size; ``calibrate.plots`` caps each of them.
@@ -522,6 +544,7 @@ class KernelPlot(msgspec.Struct, frozen=True):
     #: records by share: up to the first of SHARE_EDGES, between each two, beyond the last
     shares: tuple[Count, ...]
     shapes: tuple[ShapeShare, ...]  # the largest share first
+    subtle: bool = False  # a buggy one whose fault is small or rare
 
 
 class CellPlots(msgspec.Struct, frozen=True):
@@ -618,7 +641,7 @@ class CellProposal(msgspec.Struct, frozen=True):
     allowed_paper: Scale | None
     paper_atol: Scale | None  # the published rule's atol, on |out - rounded ref|
     tightening: Scale | None  # allowed_now / allowed_proposed
-    recall: Share | None
+    recall: Share | None  # of the buggy kernels that are not subtle
     detectable_recall: Share | None
     held_out: HeldOutRows
     note: str = ""
@@ -637,8 +660,12 @@ class Locked(msgspec.Struct, frozen=True):
     held_out: HeldOutRows
     paper: HeldOutRows  # the same rows judged by the published rule
     buggy: tuple[BuggyRecall, ...]
-    missed: tuple[str, ...]  # buggy kernels that some run did not catch
-    detectable_interval: Interval | None = None  # of detectable recall, over runs
+    #: buggy kernels with detectable rows, none of them subtle, that some run did not catch
+    missed: tuple[str, ...]
+    #: of the detectable recall of those that are not subtle, over runs
+    detectable_interval: Interval | None = None
+    subtle: Totals | None = None
+    subtle_caught: Count = 0  # subtle kernels that, in some dtype, every run caught
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -713,6 +740,8 @@ class Proposal(msgspec.Struct, frozen=True):
     """New tolerances with the evidence for each cell.
 
     ``margin`` is the largest in use: each control has its own, unless one was asked for.
+    ``recall`` and ``detectable_recall`` are of the buggy kernels that are not subtle; ``curve``,
+    too. ``subtle`` is of those that are.
     """
 
     rule: str
@@ -731,10 +760,11 @@ class Proposal(msgspec.Struct, frozen=True):
     curve: Curve | None = None
     budget: Budget = BUDGET  # red runs that are put up with, as a share of all
     forecast: Forecast | None = None
-    #: of `recall` and `detectable_recall`, over runs; None without a buggy kernel
+    #: of `recall` and `detectable_recall`, over runs; None without such a buggy kernel
     recall_interval: Interval | None = None
     detectable_interval: Interval | None = None
     in_sample: InSample | None = None
+    subtle: Totals | None = None
     #: `content_digest` of what the fit gave: edited by hand, a proposal no longer has it
     seal: str = ""
 

@@ -45,6 +45,7 @@ def review(
     budget: float = BUDGET,
     changed: Collection[str] | None = None,
     reductions: Mapping[str, str] | None = None,
+    subtle: Collection[str] = (),
     summarised: pa.Table | None = None,
     progress: Callable[[int, int, str], None] = lambda *_: None,
 ) -> Review:
@@ -60,6 +61,7 @@ def review(
         changed: names of the kernels that count as changed; None: those whose source the history
             has not seen, which takes the records' word for their sources.
         reductions: the dim that an op sums over, by its name.
+        subtle: names of the buggy kernels whose recall is told apart.
         summarised: lines of summaries, of other runs than ``past``.
         progress: of the fit, as for ``calibrate``.
     """
@@ -79,6 +81,7 @@ def review(
         approved=approved,
         legacy=legacy,
         reductions=reductions,
+        subtle=subtle,
         progress=progress,
     )
     verdict = compare.compare(records, approved, proposal, baseline, legacy, kernels, changed)

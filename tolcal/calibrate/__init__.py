@@ -7,7 +7,7 @@ counted leaving one run out, on explore cases only (gate cases repeat from run t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Literal
 
 import msgspec
@@ -28,14 +28,16 @@ from tolcal.calibrate import (
 )
 from tolcal.calibrate.evaluate import (
     Alarms,
+    Apart,
     held_out_of,
     in_sample,
     leave_one_out,
     locked,
     merged,
     paper_of,
+    plain_of,
     recalls_of,
-    total_of,
+    subtle_of,
 )
 from tolcal.calibrate.intervals import ByRun
 from tolcal.calibrate.rows import Control, Lack, controls_of, judged_rows
@@ -84,6 +86,7 @@ def calibrate(
     approved: Tolerances | None = None,
     legacy: Mapping[Cell, float] | None = None,
     reductions: Mapping[str, str] | None = None,
+    subtle: Collection[str] = (),
     progress: Callable[[int, int, str], None] = lambda *_: None,
 ) -> Proposal:
     """Fits every cell of a history.
@@ -100,6 +103,8 @@ def calibrate(
         approved: the tolerances in force.
         legacy: hand-picked atol by cell, the "before" where nothing is approved.
         reductions: the dim that an op sums over, for the a-priori bounds beside its cells.
+        subtle: names of the buggy kernels whose recall is told apart, since their faults are small
+            or rare.
 
     Without a record of a control that ran, the proposal has no cells.
     """
@@ -128,7 +133,7 @@ def calibrate(
     # Each control may take an equal share of the budget.
     equal = budget / max(1, sum(bool(devices) for devices in fitted.values()))
     choice = margins.Choice(equal, margin)
-    by_run = ByRun()
+    by_run: Apart = {False: ByRun(), True: ByRun()}
     results = []
     for number, (_, members) in enumerate(sorted(groups.items())):
         if not any(m.trusted.any() for m in members):
@@ -143,7 +148,7 @@ def calibrate(
         results.append(
             _cell(
                 members, wide, faults, papers, rule, by, choice, (min_rows, min_runs),
-                whole_digest, approved.get(cell), legacy.get(cell), keep, by_run,
+                whole_digest, approved.get(cell), legacy.get(cell), keep, subtle, by_run,
             )
         )  # fmt: skip
     progress(len(groups), len(groups), "")
@@ -153,8 +158,8 @@ def calibrate(
     )
     recalls = tuple(b for r in results for b in r.recalls)
     alarms = merged(r.alarms for r in results)
-    whole = total_of(b.proposed for b in recalls)
-    intervals = by_run.intervals()
+    whole = plain_of(recalls)
+    intervals = by_run[False].intervals()
     used = [c.tolerance.evidence.margin for c in cells if c.tolerance and c.tolerance.evidence]
     ours, paper = (merged(r.in_sample[i] for r in results) for i in (0, 1))
     residual = rule == "residual"
@@ -182,6 +187,7 @@ def calibrate(
         recall_interval=intervals[0],
         detectable_interval=intervals[1],
         in_sample=InSample(held_out_of(ours), held_out_of(paper)) if ours else None,
+        subtle=subtle_of(recalls, by_run),
     ).sealed()
 
 
@@ -209,7 +215,8 @@ def _cell(
     approved: Tolerance | None,
     legacy: float | None,
     keep: plots.Plan,
-    by_run: ByRun,
+    subtle: Collection[str],
+    by_run: Apart,
 ) -> _Result:
     op, dtype = members[0].op, members[0].dtype
     members_all = members
@@ -280,8 +287,11 @@ def _cell(
         alarms = leave_one_out(members, devices, None)
         judged = {m.kernel: sorted(set(m.device)) for m in members}
         sample = (in_sample(members, judged, None, paper_tol)[1],) * 2
-    recalls = recalls_of(faults, dtype, op, tolerance, approved, papers, legacy, rule, by_run)
-    total = total_of(b.proposed for b in recalls)
+    recalls = recalls_of(
+        faults, dtype, op, tolerance, approved, papers, legacy, rule, subtle, by_run
+    )
+    plain = faults[~faults["kernel"].isin(subtle)]
+    total = plain_of(recalls)
     held = held_out_of(alarms)
     if tolerance is not None:
         evidence = Evidence(
@@ -296,7 +306,7 @@ def _cell(
             roundoff=members_all[0].arrays.roundoff,
             scale=round_up(element.scale),
         )
-        tolerance = classes.proven(tolerance, evidence, used, alarms, faults)
+        tolerance = classes.proven(tolerance, evidence, used, alarms, plain)
     if now is None and legacy is not None:
         now = legacy + half
     paper_allowed = None if paper_tol is None else paper_tol + half
@@ -327,12 +337,12 @@ def _cell(
         held_out=held,
         note=note,
         plots=plots.cell_plots(
-            members_all, faults, tolerance, approved, legacy, paper_tol, element.scale, keep
+            members_all, faults, tolerance, approved, legacy, paper_tol, element.scale, keep, subtle
         ),
         by_device=classes.needs(own_fits, tolerance, approved, element, used) if tolerance else (),
     )
     return _Result(
-        cell, recalls, alarms, sample, shares, plots.buggy_shares(faults, tolerance, paper_tol)
+        cell, recalls, alarms, sample, shares, plots.buggy_shares(plain, tolerance, paper_tol)
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -22,6 +22,7 @@ from tolcal.model import (
     Proposal,
     Recall,
     Tolerance,
+    Totals,
 )
 
 
@@ -50,6 +51,8 @@ class Alarm(msgspec.Struct, frozen=True):
 
 #: By run id.
 Alarms = dict[str, Alarm]
+#: Rows of the buggy kernels that are not subtle, and of those that are.
+Apart = Mapping[bool, ByRun]
 
 
 def merged(many: Iterable[Alarms]) -> Alarms:
@@ -198,7 +201,8 @@ def recalls_of(
     papers: Mapping[tuple[str, str], float | None],
     legacy: float | None,
     rule: str,
-    by_run: ByRun,
+    subtle: Collection[str],
+    by_run: Apart,
 ) -> list[BuggyRecall]:
     """Recall of each buggy kernel; what the proposal flags is added to ``by_run``."""
     result = []
@@ -224,7 +228,9 @@ def recalls_of(
             flags = None if tolerance is None else bounds.exceeds(judged, tolerance)
         if flags is not None:
             there = summarised.kinds(rows) != LINE
-            by_run.add(texts(rows["run_id"])[there], flags[there], detectable[there])
+            by_run[kernel in subtle].add(
+                texts(rows["run_id"])[there], flags[there], detectable[there]
+            )
         # An imported row carries its own hand-picked verdict.
         over = rows["num_exceeding"].fillna(-1).to_numpy(np.int64)
         imported = (rows["origin"] == "import").to_numpy(dtype=bool)
@@ -239,18 +245,28 @@ def recalls_of(
                 approved=count(None if approved is None else bounds.exceeds(judged, approved)),
                 paper=by_paper,
                 legacy=count(by_hand if legacy is not None or imported.any() else None),
+                subtle=kernel in subtle,
             )
         )
     return result
 
 
-def total_of(recalls: Iterable[Recall | None]) -> Recall:
-    known = [r for r in recalls if r is not None]
-    return Recall(
-        sum(r.rows for r in known),
-        sum(r.flagged for r in known),
-        sum(r.detectable for r in known),
-        sum(r.detectable_flagged for r in known),
+def plain_of(recalls: Iterable[BuggyRecall]) -> Recall:
+    """By what is proposed, of the buggy kernels that are not subtle."""
+    return Recall.of(b.proposed for b in recalls if not b.subtle)
+
+
+def subtle_of(recalls: Iterable[BuggyRecall], by_run: Apart) -> Totals | None:
+    """By what is proposed, of the subtle ones; None without any that it judges."""
+    judged = [b for b in recalls if b.subtle and b.proposed is not None]
+    if not judged:
+        return None
+    whole = Recall.of(b.proposed for b in judged)
+    return Totals(
+        len({b.kernel for b in judged}),
+        whole.recall,
+        whole.detectable_recall,
+        *by_run[True].intervals(),
     )
 
 
@@ -263,10 +279,16 @@ def held_out_of(alarms: Alarms) -> HeldOutRows:
     )
 
 
-def locked(frame: pd.DataFrame, proposal: Proposal, legacy: Mapping[Cell, float]) -> Locked:
+def locked(
+    frame: pd.DataFrame,
+    proposal: Proposal,
+    legacy: Mapping[Cell, float],
+    subtle: Collection[str] = (),
+) -> Locked:
     """Runs that played no part in the proposal, judged by its tolerances and by the paper's.
 
-    ``frame`` holds those runs; explore rows count, as everywhere in held-out figures.
+    ``frame`` holds those runs; explore rows count, as everywhere in held-out figures. ``subtle``
+    names the buggy kernels whose recall is told apart.
     """
     good = frame[(frame["status"] == "ok") & (frame["case_set"] == "explore")]
     tolerances = proposal.tolerances()
@@ -284,30 +306,39 @@ def locked(frame: pd.DataFrame, proposal: Proposal, legacy: Mapping[Cell, float]
             if name in flagged:
                 _count(alarms, control.runs, control.weight, flagged[name])
     recalls: list[BuggyRecall] = []
-    by_run = ByRun()
+    by_run = {False: ByRun(), True: ByRun()}
     missed = []
+    always = set()
     buggy = good[good["role"] == "buggy"]
     for (op, dtype), rows in buggy.groupby(["op", "dtype"], observed=True, sort=True):
         cell = (str(op), str(dtype))
         tolerance = tolerances.get(cell)
         known = {(str(k), cell[1]): papers.get(cell) for k in rows["corrupts"].unique()}
         recalls += recalls_of(
-            rows, cell[1], cell[0], tolerance, None, known, legacy.get(cell), "residual", by_run
-        )
+            rows, cell[1], cell[0], tolerance, None, known, legacy.get(cell), "residual", subtle,
+            by_run,
+        )  # fmt: skip
         if tolerance is None:
             continue
         for kernel, group in rows.groupby("kernel", observed=True):
+            if not summarised.differing(group):
+                continue  # nothing that a tolerance could catch
             caught = summarised.caught(group, judged_rows(group), tolerance)
             runs = texts(group["run_id"])
             quiet = len(np.unique(runs)) - len(np.unique(runs[caught]))
-            if quiet:
+            if kernel in subtle:
+                if not quiet:
+                    always.add(str(kernel))
+            elif quiet:
                 missed.append(f"{kernel} {dtype}: not caught in {quiet} of the runs")
     return Locked(
         held_out=held_out_of(ours),
         paper=held_out_of(theirs),
         buggy=tuple(recalls),
         missed=tuple(missed),
-        detectable_interval=by_run.intervals()[1],
+        detectable_interval=by_run[False].intervals()[1],
+        subtle=subtle_of(recalls, by_run),
+        subtle_caught=len(always),
     )
 
 

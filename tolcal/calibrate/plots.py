@@ -6,7 +6,7 @@ A share is how much of the cell's tolerance a record uses (``bounds.share``): it
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -69,12 +69,14 @@ def cell_plots(
     paper: float | None,
     scale: float,
     keep: Plan,
+    subtle: Collection[str] = (),
 ) -> CellPlots:
     """The plots of one cell.
 
     Args:
         members: its controls; ``faults``: the rows of its buggy kernels.
         scale: the median element's, at which tolerances become residuals.
+        subtle: names of buggy kernels whose fault is small or rare.
     """
     by: Literal["proposed", "approved", "none"] = "approved" if approved else "none"
     if proposed is not None:
@@ -82,7 +84,7 @@ def cell_plots(
     tolerance = proposed or approved
     kernels = [_kernel(m.kernel, "control", m.rows, tolerance, keep) for m in members]
     for name, rows in faults.groupby("kernel", observed=True, sort=True):
-        kernels.append(_kernel(str(name), "buggy", rows, tolerance, keep))
+        kernels.append(_kernel(str(name), "buggy", rows, tolerance, keep, name in subtle))
     roundoff = members[0].arrays.roundoff
 
     def residual(values: Tolerance | None) -> float | None:
@@ -104,6 +106,7 @@ def _kernel(
     rows: pd.DataFrame,
     tolerance: Tolerance | None,
     keep: Plan,
+    subtle: bool = False,
 ) -> KernelPlot:
     # A line says nothing of how its records are spread: charts are of those that are there.
     rows = rows[summarised.kinds(rows) == RECORD]
@@ -114,6 +117,7 @@ def _kernel(
         spreads=tuple(_spreads(rows, keep.runs)),
         shares=used[0],
         shapes=used[1],
+        subtle=subtle,
     )
 
 
@@ -159,7 +163,7 @@ def _ranks(values: Any) -> Any:
 def buggy_shares(
     faults: pd.DataFrame, proposed: Tolerance | None, paper: float | None
 ) -> Judged | None:
-    """The detectable rows of a cell under both rules; None where they can't be compared.
+    """The detectable rows among ``faults`` under both rules; None where they can't be compared.
 
     A published atol of 0 stays 0 whatever it is multiplied by.
     """

@@ -32,6 +32,15 @@ def number(rows: pd.DataFrame) -> int:
     return int(weights(rows).sum())
 
 
+def differing(rows: pd.DataFrame) -> int:
+    """Records of a buggy kernel whose output differs from its control's."""
+    kind = kinds(rows)
+    unlike = (rows["same_as_control"] == False).to_numpy(bool)  # noqa: E712  (null is neither)
+    line = kind == LINE
+    known = int(rows["detectable"].to_numpy(np.int64)[line].sum()) if line.any() else 0
+    return known + int(unlike[kind == RECORD].sum())
+
+
 def median(rows: pd.DataFrame, scale: str) -> float:
     """Of the records' median scales (``scale`` or ``scale_abs``); nan where there are none.
 

@@ -55,6 +55,7 @@ def calibrate(args: argparse.Namespace) -> int:
     # Approved tolerances are of the residual rule; against the paper's they say nothing.
     approved = tolerances.read(settings.tolerances) if args.rule == "residual" else {}
     legacy = {(op.name, d): atol for op in ops for d, atol in op.legacy_atol.items()}
+    subtle = corpus.subtle(ops)
     with terminal.progress("calibrating", "cells") as progress:
         proposal = stage.calibrate(
             frame,
@@ -65,10 +66,11 @@ def calibrate(args: argparse.Namespace) -> int:
             approved=approved,
             legacy=legacy,
             reductions=corpus.reductions(ops),
+            subtle=subtle,
             progress=progress,
         )
     if kept is not None:
-        locked = stage.locked(kept, proposal, legacy)
+        locked = stage.locked(kept, proposal, legacy, subtle)
         if not locked.held_out.rows and not locked.paper.rows:
             raise TolcalError(
                 f"--locked {' '.join(map(str, apart))}: no explore case of a control that the "

@@ -154,8 +154,8 @@ def ci(args: argparse.Namespace) -> int:
     with terminal.progress("calibrating", "cells") as progress:
         found = review.review(
             past.records, records, approved=approved, legacy=legacy(ops), kernels=kernels,
-            budget=settings.budget, reductions=corpus.reductions(ops), summarised=past.lines,
-            progress=progress,
+            budget=settings.budget, reductions=corpus.reductions(ops), subtle=corpus.subtle(ops),
+            summarised=past.lines, progress=progress,
         )  # fmt: skip
     verdict = found.verdict
     document = Document(found.proposal, verdict)

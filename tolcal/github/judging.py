@@ -103,6 +103,7 @@ def judge(
         approved=in_force,
         legacy={(op.name, d): atol for op in laid.ops for d, atol in op.legacy_atol.items()},
         reductions=corpus.reductions(laid.ops),
+        subtle=corpus.subtle(laid.ops),
         kernels=laid.kernels,
         rule=inputs.rule,
         budget=inputs.budget,

@@ -41,6 +41,8 @@ def _environment() -> jinja2.Environment:
     environment.globals["forecast_claim"] = text.forecast_claim
     environment.globals["recall_claim"] = text.recall_claim
     environment.globals["locked_claim"] = text.locked_claim
+    environment.globals["by_kernel"] = text.by_kernel
+    environment.globals["together"] = text.together
     environment.globals["overrides"] = transfer.overrides
     return environment
 

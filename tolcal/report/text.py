@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tolcal import binomial
 from tolcal.model import (
     MIN_ROWS,
     MIN_RUNS,
+    BuggyRecall,
     CellProposal,
     Finding,
     Interval,
@@ -17,6 +18,7 @@ from tolcal.model import (
     Proposal,
     Recall,
     Theory,
+    Totals,
     Verdict,
     cut,
     one_line,
@@ -210,15 +212,38 @@ def _rounded_up(value: float) -> str:
 
 
 def recall_claim(proposal: Proposal) -> str:
-    """``Recall of buggy kernels: 99.4 % of detectable rows (95 %: 99.3 to 99.6 %), ...``."""
+    """``Recall of buggy kernels: 99.4 % of detectable rows (95 %: 99.3 to 99.6 %), ...``.
+
+    Subtle ones follow, since many rows of theirs lie within any tolerance.
+    """
+    plain, subtle = _recall_claim(proposal), proposal.subtle
+    if subtle is None:
+        return plain
+    return f"{plain}; of {_subtle_ones(subtle)} {_share(subtle)}"
+
+
+def _recall_claim(proposal: Proposal) -> str:
     if proposal.recall is None:
-        return "No buggy kernel was judged"
+        kind = "buggy kernel" if proposal.subtle is None else "buggy kernel but subtle ones"
+        return f"No {kind} was judged"
     every = f"{percent(proposal.recall)} of all rows{_likely(proposal.recall_interval)}"
     if proposal.detectable_recall is None:
         return f"Recall of buggy kernels: {every}, none of which is detectable"
     detectable = f"{percent(proposal.detectable_recall)} of detectable rows"
     detectable += _likely(proposal.detectable_interval)
     return f"Recall of buggy kernels: {detectable}, {every}"
+
+
+def _subtle_ones(subtle: Totals) -> str:
+    return "the subtle one" if subtle.kernels == 1 else f"the {subtle.kernels} subtle ones"
+
+
+def _share(subtle: Totals) -> str:
+    """``84.9 % of detectable rows (95 %: 84.1 to 85.6 %)``."""
+    if subtle.detectable_recall is None:
+        return f"{percent(subtle.recall)} of all rows, none of which is detectable"
+    likely = _likely(subtle.detectable_interval)
+    return f"{percent(subtle.detectable_recall)} of detectable rows{likely}"
 
 
 def _likely(interval: Interval | None) -> str:
@@ -238,6 +263,35 @@ def exact(recall: Recall) -> str:
     return span(binomial.interval(recall.detectable_flagged, recall.detectable))
 
 
+#: Order of dtypes in tables: others come after these.
+_DTYPES = ("float32", "float16", "bfloat16")
+
+
+def by_kernel(buggy: Iterable[BuggyRecall], subtle: bool) -> list[BuggyRecall]:
+    """Those that are subtle, or those that are not, by name and then dtype."""
+
+    def place(one: BuggyRecall) -> tuple[str, int, str]:
+        known = one.dtype in _DTYPES
+        return (one.kernel, _DTYPES.index(one.dtype) if known else len(_DTYPES), one.dtype)
+
+    return sorted((b for b in buggy if b.subtle == subtle), key=place)
+
+
+def together(buggy: Sequence[BuggyRecall]) -> dict[str, str]:
+    """Detectable rows of them all, and what each rule flags of these: the last row of a table.
+
+    A rule that had no limit for some of them says of how many rows its figure is.
+    """
+    whole = Recall.of(b.proposed or b.paper for b in buggy)
+    kernels = plural(len({b.kernel for b in buggy}), "kernel")
+    found = {"kernels": kernels, "rows": f"{whole.detectable} of {whole.rows}"}
+    for rule in ("legacy", "paper", "proposed"):
+        judged = Recall.of(getattr(b, rule) for b in buggy)
+        some = f" (of {judged.detectable})" if 0 < judged.detectable < whole.detectable else ""
+        found[rule] = f"{percent(judged.detectable_recall)}{some}"
+    return found
+
+
 def theory_claim(theory: Theory) -> str:
     """The record nearest to the a-priori bound on a sum of its length."""
     near = theory.nearest
@@ -252,18 +306,22 @@ def locked_claim(locked: Locked) -> str:
     """What the runs kept apart show."""
     ours, paper = locked.held_out, locked.paper
     bound = math.ceil(binomial.upper(ours.runs_with_false_alarms, ours.runs) * 1000) / 10
-    detectable = sum(b.proposed.detectable for b in locked.buggy if b.proposed)
-    flagged = sum(b.proposed.detectable_flagged for b in locked.buggy if b.proposed)
+    recall = Recall.of(b.proposed for b in locked.buggy if not b.subtle).detectable_recall
     every = "; ".join(locked.missed) or "every buggy kernel caught in every run"
-    seen = ""
-    if detectable:
+    seen = []
+    if recall is not None:
         likely = _likely(locked.detectable_interval)
-        seen = f"Detectable recall {percent(flagged / detectable)}{likely}; {every}"
+        seen.append(f"Detectable recall {percent(recall)}{likely}; {every}")
+    if locked.subtle is not None:
+        seen.append(
+            f"{'of' if seen else 'Of'} {_subtle_ones(locked.subtle)} {_share(locked.subtle)}, "
+            f"{locked.subtle_caught} caught in every run (in some dtype)"
+        )
     return (
         f"Locked runs: {ours.runs_with_false_alarms} of {ours.runs} red (at most {bound:.1f} % of "
         f"runs, 95 % confidence), {ours.false_alarms} of {ours.rows} control rows flagged; "
         f"the paper's rule: {paper.runs_with_false_alarms} of {paper.runs} red, "
-        f"{paper.false_alarms} rows. {seen or 'No buggy kernel was judged'}."
+        f"{paper.false_alarms} rows. {'; '.join(seen) or 'No buggy kernel was judged'}."
     )
 
 

@@ -19,7 +19,8 @@ def drawn(plots: CellPlots) -> tuple[KernelPlot, ...]:
 
 def label(kernel: KernelPlot) -> str:
     """A kernel's name, which says whether it is known to be wrong."""
-    return f"{name(kernel.kernel)}{' (buggy)' if kernel.role == 'buggy' else ''}"
+    kind = " (subtle buggy)" if kernel.subtle else " (buggy)"
+    return f"{name(kernel.kernel)}{kind if kernel.role == 'buggy' else ''}"
 
 
 def spreads(plots: CellPlots, proposal: Proposal) -> Table:
