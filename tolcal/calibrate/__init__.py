@@ -15,8 +15,8 @@ import numpy as np
 import pandas as pd
 
 from tolcal import bounds, history
-from tolcal.calibrate import devices as classes
 from tolcal.calibrate import (
+    described,
     fit,
     forecast,
     lifecycle,
@@ -26,6 +26,7 @@ from tolcal.calibrate import (
     summarised,
     theory,
 )
+from tolcal.calibrate import devices as classes
 from tolcal.calibrate.evaluate import (
     Alarms,
     Apart,
@@ -40,35 +41,26 @@ from tolcal.calibrate.evaluate import (
     subtle_of,
 )
 from tolcal.calibrate.intervals import ByRun
+from tolcal.calibrate.known import baseline
 from tolcal.calibrate.rows import Control, Lack, controls_of, judged_rows
-from tolcal.history.frames import RECORD
 from tolcal.model import (
     BUDGET,
     MIN_ROWS,
     MIN_RUNS,
-    SHARE_MAX,
-    Baseline,
     BuggyRecall,
     Cell,
     CellProposal,
     CellState,
-    Environment,
     Evidence,
     HeldOut,
     InSample,
     Proposal,
-    RunSummary,
     Tolerance,
     Tolerances,
-    plural,
     round_up,
 )
 
 __all__ = ["baseline", "calibrate", "judged_rows", "locked"]
-
-#: Rows of a kernel and dtype that make its source a known one.
-KNOWN_ROWS = 100
-_ENVIRONMENT = ("device", "device_class", "vendor", "driver", "runtime", "torch", "triton")
 
 Rule = Literal["residual", "paper"]
 By = Literal["op", "kernel"]
@@ -128,7 +120,7 @@ def calibrate(
         name = control.op if by == "op" else control.kernel
         groups.setdefault((name, control.dtype), []).append(control)
     wide = {c.kernel: c for c in controls if c.dtype == "float32"}
-    seen = _runs_of(frame)
+    seen = described.runs(frame)
     keep = plots.plan([r.id for r in seen], len(good[["kernel", "dtype"]].drop_duplicates()))
     # Each control may take an equal share of the budget.
     equal = budget / max(1, sum(bool(devices) for devices in fitted.values()))
@@ -174,10 +166,10 @@ def calibrate(
         held_out=held_out_of(alarms),
         cells=cells,
         buggy=recalls,
-        runs=_with_alarms(seen, alarms),
+        runs=described.with_alarms(seen, alarms),
         notes=(
-            *_differing(frame),
-            *_notes(good, fitted, rule),
+            *described.differing(frame),
+            *described.notes(good, fitted, rule),
             *lifecycle.notes(aged, min_rows, min_runs),
             *theory.notes(cells),
         ),
@@ -356,141 +348,3 @@ def _whole(ladders: list[margins.Ladder], choice: margins.Choice) -> margins.Fit
 def _most(lacks: list[Lack]) -> Lack | None:
     """The control that lacks most speaks for its cell."""
     return max(lacks, key=lambda lack: (lack.needs_runs, lack.needs_rows), default=None)
-
-
-def baseline(frame: pd.DataFrame, approved: Tolerances) -> Baseline:
-    """What the trusted rows of a history know of each kernel.
-
-    A source is known once it was found good: in some environment at least KNOWN_ROWS of its rows
-    ran in that dtype, none failed to run, and none exceeds the approved tolerance. A wrong kernel
-    whose records got into a history thus stays a changed one.
-    """
-    trusted = frame[(frame["origin"] != "pull_request") & (frame["kernel_hash"] != "")]
-    trusted = trusted[trusted["status"] != "skipped"]
-    sources: dict[tuple[str, str], set[tuple[str, str, str]]] = {}
-    environments: dict[str, set[str]] = {}
-    keys = ["kernel", "dtype", "op", "environment", "kernel_hash", "reference_hash", "op_hash"]
-    for key, rows in trusted.groupby(keys, observed=True, sort=False):
-        kernel, dtype, op, environment, *hashes = map(str, key)
-        environments.setdefault(kernel, set()).add(environment)
-        if summarised.number(rows) < KNOWN_ROWS or not (rows["status"] == "ok").all():
-            continue
-        tolerance = approved.get((op, dtype))
-        control = rows["role"].iloc[0] == "control"
-        if control and tolerance and bounds.exceeds(judged_rows(rows), tolerance).any():
-            continue
-        sources.setdefault((kernel, dtype), set()).add((hashes[0], hashes[1], hashes[2]))
-    return Baseline(
-        {key: frozenset(value) for key, value in sources.items()},
-        {key: frozenset(value) for key, value in environments.items()},
-        _caught(trusted, approved),
-    )
-
-
-def _caught(
-    trusted: pd.DataFrame, approved: Tolerances
-) -> dict[tuple[str, str], frozenset[tuple[str, str]]]:
-    """Gate cases that caught a buggy kernel, by the approved tolerances."""
-    gate = trusted[
-        (trusted["role"] == "buggy") & (trusted["case_set"] == "gate") & (trusted["status"] == "ok")
-        & (summarised.kinds(trusted) == RECORD)  # a line is of no case
-    ]  # fmt: skip
-    found: dict[tuple[str, str], frozenset[tuple[str, str]]] = {}
-    for key, rows in gate.groupby(["kernel", "dtype", "op"], observed=True, sort=False):
-        kernel, dtype, op = map(str, key)
-        tolerance = approved.get((op, dtype))
-        if tolerance is not None:
-            flagged = rows[bounds.exceeds(judged_rows(rows), tolerance)]
-            cases = zip(flagged["device_class"].astype(str), flagged["case_id"].astype(str),
-                        strict=True)  # fmt: skip
-            found[kernel, dtype] = found.get((kernel, dtype), frozenset()) | frozenset(cases)
-    return found
-
-
-def _runs_of(frame: pd.DataFrame) -> list[RunSummary]:
-    """Every run of the history, the oldest first."""
-    codes, names = pd.factorize(frame["run_id"])
-    weight = summarised.weights(frame)
-    rows = np.bincount(codes, weight, len(names)).astype(np.int64)
-    controls = np.bincount(codes, weight * (frame["role"] == "control"), len(names))
-    first = frame.iloc[np.unique(codes, return_index=True)[1]]
-    summaries = []
-    for place, one in enumerate(first.to_dict("records")):
-        environment = Environment(
-            **{name: str(one[name]) for name in _ENVIRONMENT},
-            switches=msgspec.json.decode(str(one["switches"]), type=tuple[str, ...]),
-        )
-        summaries.append(
-            RunSummary(
-                id=str(one["run_id"]),
-                started=str(one["started"]),
-                device=str(one["device"]),
-                device_uuid=str(one["device_uuid"]),
-                environment=str(one["environment"]),
-                origin=one["origin"],
-                rows=int(rows[place]),
-                control_rows=int(controls[place]),
-                held_out_false_alarms=0,
-                described=environment.text,
-            )
-        )
-    return sorted(summaries, key=lambda s: (s.started, s.id))
-
-
-def _with_alarms(runs: list[RunSummary], alarms: Alarms) -> tuple[RunSummary, ...]:
-    return tuple(
-        msgspec.structs.replace(
-            run,
-            held_out_false_alarms=alarms[run.id].wrong,
-            held_out_share=min(alarms[run.id].share, SHARE_MAX),
-        )
-        if run.id in alarms
-        else run
-        for run in runs
-    )
-
-
-def _differing(frame: pd.DataFrame) -> tuple[str, ...]:
-    """That a record stands twice, and not the same both times."""
-    lost = frame.attrs.get("differing", 0)
-    return (
-        (
-            f"{plural(lost, 'record')} left out for others of the same run, kernel and case that "
-            "say something else: `tolcal history verify` names the history",
-        )
-        if lost
-        else ()
-    )
-
-
-def _notes(
-    good: pd.DataFrame, fitted: Mapping[tuple[str, str], list[str]], rule: Rule
-) -> tuple[str, ...]:
-    notes = []
-    if known := summarised.note(good):
-        notes.append(known)
-    lacking = summarised.number(good[good["residual_max"].isna()])
-    if lacking and rule == "residual":
-        whole = summarised.number(good)
-        notes.append(
-            f"{lacking} of {whole} rows come from another tool, without what the fit needs"
-        )
-    control = good["role"] == "control"
-    broken = summarised.number(good[control & (good["nonfinite_mismatch"] > 0)])
-    if broken:
-        notes.append(
-            f"{broken} control rows have non-finite values where the reference has none, or the "
-            "other way round: no tolerance covers them, and they are left out of the fit"
-        )
-    trusted = good[good["origin"] != "pull_request"]
-    for device, rows in trusted.groupby("device", observed=True, sort=True):
-        classes = set(rows["device_class"].astype(str))
-        used = any(classes & set(devices) for devices in fitted.values())
-        dates = sorted({str(s)[:10] for s in rows["started"].unique() if s})
-        # A run may be of several GPUs, whose names it joins with commas.
-        uuids = {one for u in rows["device_uuid"].unique() for one in str(u).split(",") if one}
-        what = plural(int(rows["run_id"].nunique()), "run")
-        when = f" of {' to '.join(sorted({dates[0], dates[-1]}))}" if dates else ""
-        where = f" on {plural(len(uuids), 'GPU')}" if uuids else ""
-        notes.append(f"{device}: {what}{when}{where}{'' if used else ', too few to fit'}")
-    return tuple(notes)
