@@ -154,18 +154,32 @@ def test_figures_of_the_introduction_are_those_of_the_table() -> None:
     ours = re.search(r"Locked runs: (\d+) of (\d+) red \(at most ([\d.]+) %.*?(\d+) control", table)
     assert ours is not None
     red, runs, bound, rows = ours.groups()
-    assert f"made {red} of {runs} runs\nred" in intro
-    assert f"{int(rows):,} control rows; that alone shows at most {bound} %" in intro
-    recall = re.search(r"Detectable recall ([\d.]+ %); every buggy kernel caught", table)
-    assert recall is not None
-    assert recall.group(1) in intro
+    words = " ".join(intro.split())
+    assert red == "0"
+    assert f"On {runs} locked H200 runs" in words
+    assert f"0 of {int(rows):,} control rows (which alone shows at most {bound} % of runs" in words
+    tail = re.search(r"at most about ([\d.]+ in 1,000) runs red .*within the budget of", table)
+    assert tail is not None
+    assert f"the tail model, at most about {tail[1].replace(' in', ' runs in')}" in words
+    assert "every buggy kernel caught in every run" in table
+    ten, twelve = (
+        re.search(rf"\*\*{n} kernels\*\* .*\| ([\d.]+) % \| ([\d.]+) % \| \|", table)
+        for n in (10, 12)
+    )
+    assert ten is not None
+    assert twelve is not None
+    paper = re.search(r"the paper's rule: (\d+) of (\d+) red", table)
+    assert paper is not None
+    assert f"in {ten[2]} % of the rows where the fault shows at all" in words
+    assert f"twelve subtle ones in {float(twelve[2]):.0f} %" in words
+    assert (
+        f"same rows: {paper[1]} of {paper[2]} runs red, {ten[1]} % and {float(twelve[1]):.0f} %"
+    ) in words
     median = re.search(r"\*\*median\*\* .*\| ([\d.]+x) \| \|", table)
     assert median is not None
     looser = [line for line in table.splitlines() if re.search(r"x looser \| \d+ \| 0 of", line)]
-    assert f"({median.group(1)} tighter in the median cell, looser in {len(looser)} of 42" in intro
-    paper = re.search(r"the paper's rule: (\d+) of (\d+) red", table)
-    assert paper is not None
-    assert f"same rows made {paper.group(1)} of {paper.group(2)} red" in intro
+    assert f"{median[1]} tighter at the median element of the median cell, looser in" in words
+    assert f"looser in {len(looser)} of 42 cells" in words
 
 
 def test_speeds_in_readme_are_those_that_were_measured() -> None:
