@@ -25,7 +25,7 @@ from report_support import (
     quiet,
 )
 
-from tolcal.model import BuggyRecall, HeldOutRows, Recall, Totals, TolcalError, cut
+from tolcal.model import BuggyRecall, HeldOutRows, Recall, TolcalError, Totals, cut
 from tolcal.report import FORMATS, document, markdown, text
 from tolcal.report.document import Document, OnPull
 
@@ -151,7 +151,9 @@ def test_recall_of_subtle_kernels_is_told_apart() -> None:
 def test_tables_of_buggy_kernels_are_in_order_and_summed() -> None:
     """Plain ones, then subtle ones, by kernel and dtype; below each what every rule flags."""
 
-    def one(kernel: str, dtype: str, flagged: int, by_hand: int | None, **rest: bool) -> BuggyRecall:
+    def one(
+        kernel: str, dtype: str, flagged: int, by_hand: int | None, **rest: bool
+    ) -> BuggyRecall:
         legacy = None if by_hand is None else Recall(20, by_hand, 10, by_hand)
         proposed, paper = Recall(20, flagged, 10, flagged), Recall(20, 5, 10, 5)
         return BuggyRecall(kernel, "c", "op", dtype, proposed, None, paper, legacy, **rest)
