@@ -130,7 +130,7 @@ def test_there_are_words_for_nothing(kind: str) -> None:
 def test_recall_of_subtle_kernels_is_told_apart() -> None:
     """After the others', with its own interval; alone where there are no others."""
     subtle = Totals(12, 0.6, 0.849, (0.59, 0.61), (0.841, 0.856))
-    made = make_proposal(subtle=subtle)
+    made = make_proposal(make_cell(), subtle=subtle)
     assert text.recall_claim(made) == (
         "Recall of buggy kernels: 99.4 % of detectable rows, 79.5 % of all rows; of the 12 subtle "
         "ones 84.9 % of detectable rows (95 %: 84.1 to 85.6 %)"
