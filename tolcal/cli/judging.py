@@ -79,7 +79,7 @@ def calibrate(args: argparse.Namespace) -> int:
             )
         proposal = msgspec.structs.replace(proposal, locked=locked)
     if swept:
-        sweeping.write(swept, frame, kept, proposal, args.by, args.margin)
+        sweeping.write(swept, frame, kept, proposal, args.by, args.margin, corpus.subtle(ops))
     document = Document(proposal)
     if out:
         out.parent.mkdir(parents=True, exist_ok=True)

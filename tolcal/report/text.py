@@ -106,7 +106,10 @@ def factor(value: float | None) -> str:
     shown = (1 / value if value > 0 else math.inf) if looser else value
     if shown < 1.05:
         return "same"
-    text = f"{shown:.0f}" if shown >= 10 else f"{shown:.1f}"
+    if shown >= 1e7:
+        text = scientific(shown)  # compared with next to nothing: no table need be that wide
+    else:
+        text = f"{shown:.0f}" if shown >= 10 else f"{shown:.1f}"
     return f"{text}x looser" if looser else f"{text}x"
 
 
@@ -444,6 +447,9 @@ def _nothing_new(proposal: Proposal) -> str:
             f"nothing can be calibrated yet: {plural(len(lacking), 'cell')} without enough rows or "
             f"runs, up to {needs(most)} needed (tolcal run --repeat N)"
         )
+    looser = sum(c.state == "looser" for c in proposal.cells)
+    if looser:
+        return f"nothing to change; {plural(looser, 'cell')} would be looser"
     return "nothing to change"
 
 
