@@ -6,6 +6,7 @@ controls need on each that was measured. A device class that needs much less get
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -13,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from tolcal import bounds
-from tolcal.calibrate import stability, summarised
+from tolcal.calibrate import fit, stability, summarised
 from tolcal.calibrate.evaluate import Alarms, held_out_of
 from tolcal.calibrate.margins import Fitted
 from tolcal.calibrate.rows import Control, judged_rows, texts
@@ -81,6 +82,19 @@ def combined(
         if device in whole and element.allowed(base) > factor * needed:
             own[device] = plain(values)
     return msgspec.structs.replace(base, on=dict(sorted(own.items())))
+
+
+def raised(tolerance: Tolerance, fits: Mapping[str, Tolerance]) -> Tolerance:
+    """The same, nowhere below these fits by device class: overrides are as they were."""
+    base = fit.wider(tolerance, functools.reduce(fit.wider, fits.values()))
+    on = {
+        device: plain(fit.wider(values, fits[device])) if device in fits else values
+        for device, values in tolerance.on.items()
+    }
+    numbers = plain(base)
+    if (numbers, on) == (plain(tolerance), {d: plain(v) for d, v in tolerance.on.items()}):
+        return tolerance
+    return msgspec.structs.replace(base, on=on)
 
 
 def plain(values: Values) -> Values:

@@ -6,12 +6,15 @@ too few records of its own, so that a cell is never left without a fit, and go o
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import numpy as np
 import pandas as pd
 
 from tolcal.calibrate import summarised
 from tolcal.calibrate.rows import texts
+from tolcal.history import clocks
 from tolcal.model import plural
 
 
@@ -25,6 +28,8 @@ class Aged(msgspec.Struct, frozen=True):
     fresh: int  # trusted ones of the newest source
     fresh_runs: int
     left: bool  # they are no part of the fit
+    source: str  # kernel hash of the newest
+    date: str  # of its newest run; "" if no clock of its runs is believed
 
 
 def current(
@@ -51,7 +56,7 @@ def current(
             "source": texts(controls["kernel_hash"]) + " " + texts(controls["reference_hash"]),
             "device": texts(controls["device_class"]),
             "run": texts(controls["run_id"]),
-            "when": texts(controls["started"]) + " " + texts(controls["run_id"]),
+            "when": _instants(controls),
             "known": origin & (texts(controls["kernel_hash"]) != ""),
             # a non-finite mismatch is no row to fit
             "fits": np.isfinite(controls["envelope_00"].to_numpy(np.float64))
@@ -65,7 +70,9 @@ def current(
     known = frame[frame["known"]]
     several = known.groupby(["kernel", "dtype"], sort=True)["source"].transform("nunique") > 1
     for (kernel, dtype), rows in known[several].groupby(["kernel", "dtype"], sort=True):
-        newest = rows.sort_values("when")["source"].iloc[-1]
+        last = rows.sort_values(["when", "run"]).iloc[-1]
+        newest, when = str(last["source"]), last["when"]
+        source, date = newest.partition(" ")[0], f"{when:%Y-%m-%d}" if when.year > 1 else ""
         for device, here in rows.groupby("device", sort=True):
             fresh = here[(here["source"] == newest) & here["fits"]]
             old = here[here["source"] != newest]
@@ -76,7 +83,8 @@ def current(
             leave = count >= min_rows and runs >= min_runs
             if leave:
                 keep[old["at"].to_numpy()] = False
-            found.append(Aged(str(kernel), str(dtype), str(device), aged, count, runs, leave))
+            found.append(Aged(str(kernel), str(dtype), str(device), aged, count, runs, leave,
+                              source, date))  # fmt: skip
     return (controls[keep] if not keep.all() else controls), tuple(found)
 
 
@@ -100,8 +108,32 @@ def notes(aged: tuple[Aged, ...], min_rows: int, min_runs: int) -> list[str]:
     return said
 
 
+def _instants(controls: pd.DataFrame) -> pd.Series[Any]:
+    """When each row's run began."""
+    starts = texts(controls["started"])
+    when = clocks.instants(starts)
+    return pd.Series([when[one] for one in starts], dtype=object)
+
+
+def clock_notes(frame: pd.DataFrame) -> list[str]:
+    """Runs whose clock says a time that can't be; one line, three of them by name."""
+    odd = clocks.odd(frame)
+    if not odd:
+        return []
+    named = ", ".join(f"{run} ({started})" for run, started in odd[:3])
+    more = f" and {len(odd) - 3} more" if len(odd) > 3 else ""
+    return [
+        f"{plural(len(odd), 'run')} with a clock in the future, or of no time: taken for the "
+        f"oldest: {named}{more}"
+    ]
+
+
 def _names(aged: list[Aged]) -> str:
-    """``softmax_triton float16 on sm_90, ...``, three of them at most."""
-    shown = [f"{a.kernel} {a.dtype} on {a.device_class}" for a in aged[:3]]
+    """``softmax_triton float16 on sm_90 (now 00c0 of 2026-12-01), ...``, three at most."""
+    shown = [
+        f"{a.kernel} {a.dtype} on {a.device_class} (newest: {a.source}"
+        + (f" of {a.date})" if a.date else ")")
+        for a in aged[:3]
+    ]
     more = len(aged) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")
