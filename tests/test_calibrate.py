@@ -195,6 +195,75 @@ def test_recall_has_intervals() -> None:
     assert apart.detectable_interval[0] > 0.98
 
 
+def buggy_rows(kernel: str, flagged: int, detectable: int = 100, **changes: Any) -> list[Record]:
+    """100 rows a run of a buggy kernel: so many are far off, so many differ from the control's."""
+    return [
+        make_record(
+            **{"kernel": kernel, "role": "buggy", "corrupts": "softmax_triton", "seed": seed,
+               "same_as_control": row >= detectable,
+               "run": make_run(id=f"{seed // 1000:016x}"),
+               "stats": make_stats(0.5 if row < flagged else 0.0)} | changes
+        )
+        for seed in (*range(100), *range(1000, 1100))
+        for row in [seed % 1000]
+    ]  # fmt: skip
+
+
+def test_recall_of_subtle_kernels_stands_apart() -> None:
+    """What escapes of them moves their own figures, and no other."""
+    faults = buggy_rows("plain", 100) + buggy_rows("small", 30, 60)
+    frame = frame_of(control_rows() + faults)
+    pooled = calibrate.calibrate(frame)
+    assert pooled.subtle is None
+    assert pooled.detectable_recall == 260 / 320
+    for missed in (30, 60):
+        faults = buggy_rows("plain", 100) + buggy_rows("small", 60 - missed, 60)
+        made = calibrate.calibrate(frame_of(control_rows() + faults), subtle={"small"})
+        assert (made.recall, made.detectable_recall) == (1.0, 1.0)
+        assert made.detectable_interval is not None
+        assert made.detectable_interval[1] == 1.0
+        (cell,) = made.cells
+        assert (cell.recall, cell.detectable_recall) == (1.0, 1.0)
+        assert cell.tolerance is not None
+        assert cell.tolerance.evidence is not None
+        assert cell.tolerance.evidence.detectable_recall == 1.0
+        assert made.subtle is not None
+        assert made.subtle.kernels == 1
+        assert made.subtle.recall == (60 - missed) / 100
+        assert made.subtle.detectable_recall == (60 - missed) / 60
+        assert made.subtle.detectable_interval is not None
+        low, high = made.subtle.detectable_interval
+        assert low <= (60 - missed) / 60 < high < 0.7
+        assert {b.kernel: b.subtle for b in made.buggy} == {"plain": False, "small": True}
+        assert made.curve is not None
+        assert made.curve.detectable == 200
+        assert cell.plots is not None
+        assert {k.kernel for k in cell.plots.kernels if k.subtle} == {"small"}
+
+
+def test_locked_runs_tell_subtle_kernels_apart() -> None:
+    """They aren't missed but counted; nor is one missed that can't be caught at all."""
+    proposal = calibrate.calibrate(frame_of(control_rows()))
+    faults = (
+        buggy_rows("plain", 100)
+        + buggy_rows("same", 0, 0)
+        + buggy_rows("often", 1, 50)
+        + buggy_rows("once", 0, 50)
+    )
+    faults[-1] = msgspec.structs.replace(faults[-1], same_as_control=False, stats=make_stats(0.5))
+    frame = frame_of(control_rows(runs=2) + faults)
+    apart = calibrate.locked(frame, proposal, {}, {"often", "once"})
+    assert apart.missed == ()
+    assert apart.subtle_caught == 1
+    assert apart.subtle is not None
+    assert (apart.subtle.kernels, apart.subtle.detectable_recall) == (2, 3 / 201)
+    assert apart.detectable_interval is not None
+    assert apart.detectable_interval[1] == 1.0
+    pooled = calibrate.locked(frame, proposal, {})
+    assert pooled.missed == ("once float32: not caught in 1 of the runs",)
+    assert pooled.subtle is None
+
+
 # --- rules ----------------------------------------------------------------------------------
 
 

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from report_support import (
+    BUGGY,
     DOCUMENTS,
     HOSTILE,
     KINDS,
@@ -843,8 +844,13 @@ def test_the_locked_claim_is_no_better_than_its_runs() -> None:
     assert text.locked_claim(locked) == (
         "Locked runs: 0 of 12 red (at most 22.1 % of runs, 95 % confidence), 0 of 22896 control "
         "rows flagged; the paper's rule: 11 of 12 red, 45 rows. Detectable recall 99.3 % "
-        "(95 %: 98.7 to 99.9 %); rmsnorm_buggy float32: not caught in 1 of the runs."
+        "(95 %: 98.7 to 99.9 %); rmsnorm_buggy float32: not caught in 1 of the runs; of the subtle "
+        "one 60.0 % of detectable rows (95 %: 48.0 to 71.0 %), 1 caught in every run (in some "
+        "dtype)."
     )
+    plain = msgspec.structs.replace(locked, buggy=BUGGY[:2], subtle=None)
+    assert "99.3 % (95 %: 98.7 to 99.9 %); rmsnorm_buggy" in text.locked_claim(plain)
+    assert "subtle" not in text.locked_claim(plain)
 
 
 PARTS: list[tuple[FindingKind, dict[str, Any], str]] = [

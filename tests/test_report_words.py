@@ -25,7 +25,7 @@ from report_support import (
     quiet,
 )
 
-from tolcal.model import HeldOutRows, TolcalError, cut
+from tolcal.model import BuggyRecall, HeldOutRows, Recall, TolcalError, Totals, cut
 from tolcal.report import FORMATS, document, markdown, text
 from tolcal.report.document import Document, OnPull
 
@@ -125,6 +125,60 @@ def test_there_are_words_for_nothing(kind: str) -> None:
     assert "- of" not in shown
     assert "0 of 0 held-out" not in shown
     assert "| kernel | dtype | detectable rows |" not in shown
+
+
+def test_recall_of_subtle_kernels_is_told_apart() -> None:
+    """After the others', with its own interval; alone where there are no others."""
+    subtle = Totals(12, 0.6, 0.849, (0.59, 0.61), (0.841, 0.856))
+    made = make_proposal(make_cell(), subtle=subtle)
+    assert text.recall_claim(made) == (
+        "Recall of buggy kernels: 99.4 % of detectable rows, 79.5 % of all rows; of the 12 subtle "
+        "ones 84.9 % of detectable rows (95 %: 84.1 to 85.6 %)"
+    )
+    for kind in ("comment", "summary", "terminal", "html"):
+        assert "of the 12 subtle ones 84.9 %" in FORMATS[kind](Document(made)), kind
+    alone = make_proposal(recall=None, detectable_recall=None, subtle=subtle)
+    assert text.recall_claim(alone).startswith(
+        "No buggy kernel but subtle ones was judged; of the 12 subtle ones 84.9 % of "
+    )
+    assert "of the 12 subtle ones 84.9 %" in FORMATS["html"](Document(alone))
+    same = make_proposal(subtle=Totals(1, 0.0, None, (0.0, 0.1), None))
+    assert text.recall_claim(same).endswith(
+        "; of the subtle one 0.0 % of all rows, none of which is detectable"
+    )
+
+
+def test_tables_of_buggy_kernels_are_in_order_and_summed() -> None:
+    """Plain ones, then subtle ones, by kernel and dtype; below each what every rule flags."""
+
+    def one(
+        kernel: str, dtype: str, flagged: int, by_hand: int | None, **rest: bool
+    ) -> BuggyRecall:
+        legacy = None if by_hand is None else Recall(20, by_hand, 10, by_hand)
+        proposed, paper = Recall(20, flagged, 10, flagged), Recall(20, 5, 10, 5)
+        return BuggyRecall(kernel, "c", "op", dtype, proposed, None, paper, legacy, **rest)
+
+    buggy = (
+        one("a_buggy", "float32", 1, 0, subtle=True),
+        one("b_buggy", "bfloat16", 10, None),
+        one("b_buggy", "float16", 9, 4),
+        one("b_buggy", "float32", 10, 3),
+        one("a2_buggy", "float8", 10, 3),
+    )
+    said = FORMATS["summary"](Document(make_proposal(buggy=buggy)))
+    rows = [line for line in said.splitlines() if "_buggy`" in line or "kernel" in line[:14]]
+    assert [row.split(" | ")[:2] for row in rows if "_buggy" in row] == [
+        ["| `a2_buggy`", "float8"],
+        ["| `b_buggy`", "float32"],
+        ["| `b_buggy`", "float16"],
+        ["| `b_buggy`", "bfloat16"],
+        ["| `a_buggy`", "float32"],
+    ]
+    sums = [line for line in said.splitlines() if line.startswith("| **") and "kernel" in line]
+    assert sums == [
+        "| **2 kernels** | | 40 of 80 | 33.3 % (of 30) | 50.0 % | 97.5 % | |",
+        "| **1 kernel** | | 10 of 20 | 0.0 % | 50.0 % | 10.0 % | |",
+    ]
 
 
 def test_recall_without_detectable_rows() -> None:

@@ -105,17 +105,17 @@ def merge(*summaries: pa.Table, sample: int = SAMPLE) -> pa.Table:
 
     Where a key comes with several precisions the finest is kept.
     """
-    table = concat(summaries)
+    table = summaries[0] if len(summaries) == 1 else concat(summaries)
     if not table.num_rows:
         return canonical(table)
-    table = _sampled(table, ALL)  # most of a sample that goes, goes before anything is compared
+    table = sampled(table, ALL)  # most of a sample that goes, goes before anything is compared
     bits = _numbers(table, "bits")
     if (bits != bits[0]).any():
         table = table.take(pa.array(np.argsort(-bits, kind="stable"))).combine_chunks()
     codes, count = codes_of(table, KEY)
     if count < table.num_rows:
         table = table.take(pa.array(first_of_each(codes))).combine_chunks()
-    return sorted_by_key(_sampled(_current(table).combine_chunks(), sample).combine_chunks())
+    return sorted_by_key(sampled(_current(table).combine_chunks(), sample).combine_chunks())
 
 
 def _current(table: pa.Table) -> pa.Table:
@@ -134,7 +134,7 @@ def _current(table: pa.Table) -> pa.Table:
     return table.filter(pa.array(keep))
 
 
-def _sampled(table: pa.Table, sample: int) -> pa.Table:
+def sampled(table: pa.Table, sample: int) -> pa.Table:
     """One cutoff a buggy kernel and dtype, and the records up to it: ``sample``, or ties of it."""
     pick, cutoff = _numbers(table, "pick"), _numbers(table, "cutoff").astype(np.int64)
     row, buggy = is_kind(table, "row"), equals(table, "role", "buggy")

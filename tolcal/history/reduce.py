@@ -147,6 +147,7 @@ def summarise(
     same = {run for run, rows in told.items() if known.runs.get(run) == rows}
     if same:  # shards that overlap have more records than there are
         table = lines.of_runs(table, told.keys() - same)
+    table = lines.sampled(table, sample).combine_chunks()
     return Found(table, fresh - known.shards, sum(n for r, n in told.items() if r not in same))
 
 
@@ -193,8 +194,9 @@ class _Collected:
         self.waiting = 0
 
     def finished(self) -> pa.Table:
+        """All lines, in as many chunks: most of the sample goes before it would be copied."""
         self._summarise()
-        return lines.concat(self.made)
+        return pa.concat_tables([lines.empty(), *self.made]).unify_dictionaries()
 
 
 def _pieces(paths: Sequence[Path], passed: frozenset[str]) -> Iterator[Piece]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tolcal.history import lines
 from tolcal.history.columns import TUPLES
-from tolcal.history.grouping import codes_of, first_of_each, row_hashes
+from tolcal.history.grouping import codes_of, first_of_each, has_repeats, row_hashes
 
 #: Elements with an error that a record needs for its bias to count (``bounds`` judges by it).
 BIAS_MIN_COUNT = 1024
@@ -26,6 +26,9 @@ NEEDED = (
     "same_as_control", *_ENVELOPE, *_ENVELOPE_ABS, *TUPLES["scale_quantiles"],
     *TUPLES["scale_abs_quantiles"],
 )  # fmt: skip
+#: All of IDENTITY: in a sound history the rest follows from the first four.
+_FIRST = ("run_id", "kernel", "dtype", "case_set")
+_MOSTLY_TELLING = (*_FIRST, *(name for name in lines.IDENTITY if name not in _FIRST))
 _SHAPES = ("finite", "nonfinite", "none")
 
 Floats = npt.NDArray[np.float32]
@@ -44,8 +47,7 @@ def of_table(table: pa.Table, *, cutoffs: Mapping[tuple[str, str], int] | None =
     """
     table = table.select(list(NEEDED)).unify_dictionaries().combine_chunks()
     hashes = row_hashes(table, _CASE, "seed")
-    ordered = np.sort(hashes)
-    if (ordered[1:] == ordered[:-1]).any():
+    if has_repeats(hashes):
         first = first_of_each(np.unique(hashes, return_inverse=True)[1])
         table, hashes = table.take(pa.array(first)).combine_chunks(), hashes[first]
     if not table.num_rows:
@@ -66,7 +68,7 @@ class _Reduction:
         # Buggy kernels are judged by no limit of their time.
         self.passed = (self._of("num_exceeding", np.int64) == 0) | ~self.control
         more = [self.shape, self.passed.astype(np.int64)]
-        codes, self.count = codes_of(table, lines.IDENTITY, more)
+        codes, self.count = codes_of(table, _MOSTLY_TELLING, more)
         kind: Any = np.uint16 if self.count < 2**16 else np.int64
         self.order = np.argsort(codes.astype(kind), kind="stable")  # a radix sort where 16 bits do
         self.sizes = np.bincount(codes, minlength=self.count)
@@ -145,26 +147,34 @@ class _Reduction:
         bias = np.abs(np.nan_to_num(self._of("bias")))
         return np.where(counts == BIAS_MIN_COUNT, bias, np.float32(0)), counts
 
-    def _grouped(self, values: Floats, groups: Any) -> Iterable[tuple[Any, Floats]]:
+    def _grouped(
+        self, groups: Any, of: Callable[[Ints], Floats]
+    ) -> Iterable[tuple[Any, Floats]]:
         """(groups of one size, their values sorted along the rows), for each size there is.
 
-        ``values`` has a row for each record, and as many columns as it has numbers.
+        ``of`` gives the values of records at places (groups x size): as many more columns.
         """
         for size in np.unique(self.sizes[groups]):
             some = np.flatnonzero(groups & (self.sizes == size))
-            places = self.order[self.starts[some][:, None] + np.arange(size)]
-            yield some, np.sort(values[places].reshape(len(some), -1), axis=1)
+            values = of(self.order[self.starts[some][:, None] + np.arange(size)])
+            values.sort(axis=1)
+            yield some, values
 
     def _typical(
         self, scale: str, names: tuple[str, ...], counted: str, groups: Any
     ) -> dict[str, Any]:
         """Order statistics at mid-ranks of the scales that a fit takes for typical."""
-        quantiles = np.stack([self._of(f"{scale}_{q}") for q in ("q10", "q50", "q90")], axis=1)
-        floor = (SCALE_FLOOR * self._of("ref_rms"))[:, None]
-        typical = np.nan_to_num(np.maximum(quantiles, floor), nan=0.0, posinf=np.inf)
+        quantiles = [self._of(f"{scale}_{q}") for q in ("q10", "q50", "q90")]
+        rms = self._of("ref_rms")
+
+        def typical(places: Ints) -> Floats:
+            floor = SCALE_FLOOR * rms[places]
+            found = [np.maximum(one[places], floor) for one in quantiles]
+            return np.fmax(np.concatenate(found, axis=1), np.float32(0))  # 0 for nan
+
         points = np.full((self.count, len(names)), np.nan, np.float32)
         numbers = np.zeros(self.count, np.int64)
-        for some, ordered in self._grouped(np.maximum(typical, 0), groups):
+        for some, ordered in self._grouped(groups, typical):
             width = ordered.shape[1]
             above = (ordered > 0).sum(axis=1)
             at = (width - above)[:, None] + mid_ranks(above, len(names))
@@ -176,7 +186,7 @@ class _Reduction:
     def _middle(self, scale: str, names: tuple[str, ...], groups: Any) -> dict[str, Any]:
         """Mid-ranks of the records' median scales."""
         points = np.full((self.count, len(names)), np.nan, np.float32)
-        for some, ordered in self._grouped(self._of(f"{scale}_q50")[:, None], groups):
+        for some, ordered in self._grouped(groups, self._of(f"{scale}_q50").__getitem__):
             size = ordered.shape[1]
             points[some] = ordered[:, mid_ranks(np.array([size]), len(names))[0]]
         return dict(zip(names, points.T, strict=True))
@@ -185,8 +195,8 @@ class _Reduction:
         """The largest ``max_abs``, greatest first, and mid-ranks of the rest."""
         top = np.full((self.count, lines.TOP), np.nan, np.float32)
         rest = np.full((self.count, lines.REST), np.nan, np.float32)
-        values = self._of("max_abs")[:, None] + np.float32(0)  # no -0
-        for some, ordered in self._grouped(values, groups):
+        values = self._of("max_abs") + np.float32(0)  # no -0
+        for some, ordered in self._grouped(groups, values.__getitem__):
             size = ordered.shape[1]
             most = min(size, lines.TOP)
             top[np.ix_(some, np.arange(most))] = ordered[:, ::-1][:, :most]
@@ -199,11 +209,14 @@ class _Reduction:
 
     def _sample(self, part: Any, limit: Ints, counts: Ints, bias: Floats) -> pa.Table:
         """The records of buggy kernels up to the cutoff."""
-        pick = (self.hashes >> np.uint64(32)).astype(np.int64)
-        most = np.empty(len(pick), np.int64)
-        most[self.order] = np.repeat(limit, self.sizes)
+        pick = self.hashes >> np.uint64(32)
+        line = np.empty(len(pick), np.int64)
+        line[self.order] = np.repeat(np.arange(self.count), self.sizes)
+        # Few are left of a long history, and all the rest is done for these alone.
         ran = lines.equals(self.table, "status", "ok")
-        kept = np.flatnonzero(~self.control & ran & (pick <= most))
+        kept = np.flatnonzero(pick <= max(limit.max(), 0))
+        kept = kept[~self.control[kept] & ran[kept] & (pick[kept].astype(np.int64) <= limit[line[kept]])]
+        most = limit[line[kept]]
         same = self.table["same_as_control"].combine_chunks().fill_null(True)
         found: dict[str, Any] = {
             "part": part[kept],
@@ -211,8 +224,8 @@ class _Reduction:
             "shape": self.shape[kept],
             # an imported row has its own verdict by hand
             "passed": self._of("num_exceeding", np.int64)[kept] == 0,
-            "pick": pick[kept],
-            "cutoff": most[kept],
+            "pick": pick[kept].astype(np.int64),
+            "cutoff": most,
             "rows": np.ones(len(kept), np.int64),
             "detectable": (~same.to_numpy(zero_copy_only=False).astype(bool))[kept],
             "mismatch": self._of("nonfinite_mismatch", np.int64)[kept],
