@@ -727,8 +727,8 @@ class Forecast(msgspec.Struct, frozen=True):
 
     rate: Share  # central estimate
     upper: Share  # 95 % quantile over resamples of the runs
-    worst: str  # the cell that needs most more runs for its share of the budget, "" if none does
-    more_runs: Count
+    worst: str  # the cell that most of it comes from; "" if the budget is met
+    more_runs: Count  # after which the upper limit would meet it
 
 
 class InSample(msgspec.Struct, frozen=True):

@@ -1,8 +1,9 @@
 """A margin for each control from its own tail, and with them the tolerances of a cell.
 
 A control takes the smallest rung of `fit.LADDER` at which OST (`tails`) expects no more red runs
-of it than its share of the budget, else the top one. A control without a tail to speak of takes
-the smallest: its floor governs. Leaving a run out, the choice is made without it as well.
+of it than its share of the budget, else the top one. A control without any error takes the
+smallest: its floor governs. One with too few errors for a tail takes the top one. Leaving a run
+out, the choice is made without it as well.
 """
 
 from __future__ import annotations
@@ -157,14 +158,12 @@ class Ladder:
         return [float(m) for m in result]
 
     def _rates(self, fits: Bounds, runs: Sequence[str | None], margin: float) -> Floats:
-        """Red runs by this control's own bound times ``margin``; 0 where it has no tail."""
+        """Red runs by this control's own bound times ``margin``; 0 where no error was seen."""
         own = _together([s.shares(b, margin) for s, b in zip(self._own, fits, strict=True) if b])
         lent = [s.shares(b, margin, False) for s, b in zip(self._lent, fits, strict=False) if b]
         used = telling(own, _together(lent) if lent else None)
         if not len(own.shares):
             return np.ones(len(runs))  # no explore case: nothing is known
-        if not used.has_tail:
-            return np.zeros(len(runs))
         names = self._own[0].control.code_of
         return tails.rates_without(used, [None if run is None else names(run) for run in runs])
 

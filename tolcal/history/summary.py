@@ -147,9 +147,7 @@ class _Reduction:
         bias = np.abs(np.nan_to_num(self._of("bias")))
         return np.where(counts == BIAS_MIN_COUNT, bias, np.float32(0)), counts
 
-    def _grouped(
-        self, groups: Any, of: Callable[[Ints], Floats]
-    ) -> Iterable[tuple[Any, Floats]]:
+    def _grouped(self, groups: Any, of: Callable[[Ints], Floats]) -> Iterable[tuple[Any, Floats]]:
         """(groups of one size, their values sorted along the rows), for each size there is.
 
         ``of`` gives the values of records at places (groups x size): as many more columns.
@@ -170,7 +168,8 @@ class _Reduction:
         def typical(places: Ints) -> Floats:
             floor = SCALE_FLOOR * rms[places]
             found = [np.maximum(one[places], floor) for one in quantiles]
-            return np.fmax(np.concatenate(found, axis=1), np.float32(0))  # 0 for nan
+            filled: Floats = np.fmax(np.concatenate(found, axis=1), np.float32(0))  # 0 for nan
+            return filled
 
         points = np.full((self.count, len(names)), np.nan, np.float32)
         numbers = np.zeros(self.count, np.int64)
@@ -215,7 +214,9 @@ class _Reduction:
         # Few are left of a long history, and all the rest is done for these alone.
         ran = lines.equals(self.table, "status", "ok")
         kept = np.flatnonzero(pick <= max(limit.max(), 0))
-        kept = kept[~self.control[kept] & ran[kept] & (pick[kept].astype(np.int64) <= limit[line[kept]])]
+        kept = kept[
+            ~self.control[kept] & ran[kept] & (pick[kept].astype(np.int64) <= limit[line[kept]])
+        ]
         most = limit[line[kept]]
         same = self.table["same_as_control"].combine_chunks().fill_null(True)
         found: dict[str, Any] = {

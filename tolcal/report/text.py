@@ -183,11 +183,14 @@ def forecast_claim(proposal: Proposal) -> str:
             f"No estimate of rarer false alarms: {bad} of {runs} held-out runs red is more than "
             f"the tail model ({_in_1000(foreseen.upper)} in 1,000) allows; {budget} is not met"
         )
+    if foreseen.upper == 0:
+        return f"No error was seen, so the tail model says nothing of rarer ones, nor of {budget}"
     if foreseen.upper <= proposal.budget:
         met = f"within {budget}"
     else:
-        need = f"; {foreseen.worst} needs {plural(foreseen.more_runs, 'more run')}"
-        met = f"{budget} is not shown to hold{need if foreseen.worst else ''}"
+        need = f", which needs about {plural(foreseen.more_runs, 'more run')}"
+        need += f", most for {foreseen.worst}" if foreseen.worst else ""
+        met = f"{budget} is not shown to hold{need if foreseen.more_runs else ''}"
     return (
         f"If tails continue as seen, at most about {_in_1000(foreseen.upper)} in 1,000 runs red "
         f"(central {_in_1000(foreseen.rate)}; a model figure, for the same ops, inputs, GPU and "
