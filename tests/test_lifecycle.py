@@ -47,7 +47,9 @@ def test_older_sources_stay_until_the_newest_has_enough() -> None:
     cell, proposal = calibrated(old + rows(NEW, 7, 2.0**-22, first=8))
     alone, _ = calibrated(old)
     assert cell.rows == 1500
-    assert cell.allowed_proposed == alone.allowed_proposed
+    assert cell.allowed_proposed is not None
+    assert alone.allowed_proposed is not None
+    assert cell.allowed_proposed >= alone.allowed_proposed
     assert aged(proposal) == [
         "800 rows of older sources stay in the fit until the newest has 720 rows of 3 runs there "
         "(it has 700 rows of 7 runs): softmax_triton float32 on sm_90 (newest: 00000000000000d0 of "
@@ -180,3 +182,37 @@ def test_times_are_compared_as_times() -> None:
     old = [wrongly_timed(r, "2025-12-02T03:00:00+00:00") for r in rows(OLD, 8, 2.0**-18)]
     new = [wrongly_timed(r, "2025-12-01T23:00:00-05:00") for r in rows(NEW, 8, 2.0**-22, first=8)]
     assert calibrated(old + new)[0].allowed_proposed == calibrated(new)[0].allowed_proposed
+
+
+def changed_run(records: list[Record], **changes: Any) -> list[Record]:
+    """The same of runs that differ in that."""
+    return [
+        msgspec.structs.replace(r, run=msgspec.structs.replace(r.run, **changes)) for r in records
+    ]
+
+
+def test_uncommitted_changes_are_no_newest_source() -> None:
+    """An experiment in a working tree leaves the committed source its rows, and is named."""
+    committed = rows(OLD, 8, 2.0**-18)
+    tried = changed_run(rows(NEW, 8, 2.0**-22, first=8), dirty=True, origin="local")
+    cell, proposal = calibrated(committed + tried)
+    alone, _ = calibrated(committed)
+    assert (cell.rows, cell.allowed_proposed) == (800, alone.allowed_proposed)
+    assert aged(proposal) == [
+        "800 rows of older sources left the fit, which rests on the newest alone: softmax_triton "
+        "float32 on sm_90 (newest: 00000000000000c0 of 2025-12-08; 00000000000000d0 is of "
+        "uncommitted changes alone)"
+    ]
+    both = changed_run(committed, dirty=True, origin="local") + tried
+    assert calibrated(both)[0].allowed_proposed == calibrated(tried)[0].allowed_proposed
+
+
+def test_pull_requests_rows_of_a_source_that_leaves_go_with_it() -> None:
+    """What the old source needed holds the cell no longer, whoever measured it."""
+    old, new = rows(OLD, 8, 2.0**-18), rows(NEW, 8, 2.0**-22, first=8)
+    claimed = changed_run(rows(OLD, 1, 2.0**-14, first=20), origin="pull_request")
+    cell, proposal = calibrated(old + new + claimed)
+    assert cell.allowed_proposed == calibrated(new)[0].allowed_proposed
+    assert aged(proposal)[0].startswith(
+        "800 rows of older sources and 100 of pull requests left the fit"
+    )

@@ -254,13 +254,17 @@ def _cell(
     shares: list[forecast.Judged] = []
     margin = 0.0
     raised = False
+    absent: list[str] = []
     if fitted:
         ladders = [margins.Ladder(m, wide, devices[m.kernel]) for m in members]
         fits = [_whole(ladders, choice.times(f)) for f in stability.FACTORS[: 3 if approved else 1]]
         whole = classes.complete(members, devices)
+        absent = classes.absent(approved, names)
+        if absent:
+            note = f"approved for {', '.join(absent)} too, not fitted here: no tighter for all"
 
         def combined(one: margins.Fitted) -> Tolerance:
-            return classes.combined(one, whole, element, approved)
+            return classes.combined(one, whole, element, approved, bool(absent))
 
         proposals = [combined(one) for one in fits]
         before, after = classes.allowed(element, approved, proposals)
@@ -284,7 +288,10 @@ def _cell(
         tolerance = classes.raised(trusted, _whole(ladders, taken, raised=True).fits)
         raised = tolerance is not trusted
         if raised:
-            note = f"by rows of a pull request; trusted rows need {element.allowed(trusted):.3g}"
+            note = (
+                f"{note}; " * bool(note)
+                + f"by rows of a pull request; trusted rows need {element.allowed(trusted):.3g}"
+            )
             before, after = classes.allowed(element, approved, [tolerance])
             state = stability.raised(state, before, after[0])
     elif rule == "paper":
@@ -304,7 +311,7 @@ def _cell(
             margin=margin,
             rows=summarised.number(used),
             runs=runs,
-            devices=tuple(names),
+            devices=tuple(sorted({*names, *absent})),
             held_out=HeldOut(held.runs, held.runs_with_false_alarms),
             history=history_digest,
             detectable_recall=classes.rounded(total.detectable_recall),

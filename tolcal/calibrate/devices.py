@@ -64,6 +64,7 @@ def combined(
     whole: frozenset[str],
     element: Element,
     approved: Tolerance | None = None,
+    kept: bool = False,
 ) -> Tolerance:
     """The wider of the fits of each device class, with an override for those that need far less.
 
@@ -72,8 +73,12 @@ def combined(
         whole: the `complete` ones, which may have an override.
         element: where they are compared.
         approved: what is in force: its overrides for device classes that were not fitted stay.
+        kept: it rests on devices that were not fitted (`absent`), so the cell's own values do not
+            tighten.
     """
     fits, base = fitted.fits, fitted.tolerance
+    if kept and approved is not None:
+        base = fit.wider(base, approved)
     before = approved.on if approved is not None else {}
     own: dict[str, Values] = {d: values for d, values in before.items() if d not in fits}
     for device, values in fits.items():
@@ -82,6 +87,15 @@ def combined(
         if device in whole and element.allowed(base) > factor * needed:
             own[device] = plain(values)
     return msgspec.structs.replace(base, on=dict(sorted(own.items())))
+
+
+def absent(approved: Tolerance | None, names: Sequence[str]) -> list[str]:
+    """Devices that an approved cell rests on by its evidence, and the rows of a fit do not.
+
+    ``names``: of the devices that the fit rests on.
+    """
+    evidence = None if approved is None else approved.evidence
+    return sorted(set(evidence.devices) - set(names)) if evidence is not None else []
 
 
 def raised(tolerance: Tolerance, fits: Mapping[str, Tolerance]) -> Tolerance:

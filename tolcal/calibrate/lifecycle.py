@@ -30,6 +30,8 @@ class Aged(msgspec.Struct, frozen=True):
     left: bool  # they are no part of the fit
     source: str  # kernel hash of the newest
     date: str  # of its newest run; "" if no clock of its runs is believed
+    claimed: int = 0  # rows of pull requests that left with the older ones
+    dirty: str = ""  # a newer source that only changed working trees have
 
 
 def current(
@@ -38,10 +40,11 @@ def current(
     """Controls' records without those of sources that newer ones replace, and what was old.
 
     A source is (kernel hash, reference hash). The newest is that of the newest trusted run that
-    has the kernel in that dtype. Older ones leave, device class by device class, once the newest
-    has ``min_rows`` trusted records of ``min_runs`` runs there. Hashes are of content, so another
-    repository with the same source changes nothing. Records without hashes (imported ones) are of
-    no known source; those of pull requests can only raise an envelope, and stay.
+    has the kernel in that dtype; local runs of uncommitted changes don't count where others do.
+    Older ones leave, device class by device class, once the newest has ``min_rows`` trusted records
+    of ``min_runs`` runs there. Hashes are of content, so another repository with the same source
+    changes nothing. Records without hashes (imported ones) are of no known source; those of pull
+    requests can only raise an envelope, and stay unless they are of a source that leaves.
     """
     origin = (controls["origin"] != "pull_request").to_numpy()
     trusted = controls[origin & (controls["kernel_hash"] != "").to_numpy()]
@@ -63,16 +66,26 @@ def current(
             & np.isfinite(controls["envelope_abs_00"].to_numpy(np.float64)),
             "at": np.arange(len(controls)),
             "records": summarised.weights(controls),
+            # a line of a summary doesn't say
+            "dirty": ((controls["origin"] == "local") & controls["dirty"].fillna(False)).to_numpy(
+                bool
+            ),
+            "trusted": origin,
             "kernel": texts(controls["kernel"]),
             "dtype": texts(controls["dtype"]),
         }
     )
-    known = frame[frame["known"]]
+    known, claims = frame[frame["known"]], frame[~frame["trusted"]]
     several = known.groupby(["kernel", "dtype"], sort=True)["source"].transform("nunique") > 1
     for (kernel, dtype), rows in known[several].groupby(["kernel", "dtype"], sort=True):
-        last = rows.sort_values(["when", "run"]).iloc[-1]
+        latest = rows.sort_values(["when", "run"])
+        clean = latest[~latest["dirty"]]
+        last = (clean if len(clean) else latest).iloc[-1]
         newest, when = str(last["source"]), last["when"]
         source, date = newest.partition(" ")[0], f"{when:%Y-%m-%d}" if when.year > 1 else ""
+        older = set(rows["source"]) - {newest}
+        other = str(latest["source"].iloc[-1])
+        passed = "" if other == newest else other.partition(" ")[0]
         for device, here in rows.groupby("device", sort=True):
             fresh = here[(here["source"] == newest) & here["fits"]]
             old = here[here["source"] != newest]
@@ -81,10 +94,15 @@ def current(
             runs = int(fresh["run"].nunique())
             aged, count = int(old["records"].sum()), int(fresh["records"].sum())
             leave = count >= min_rows and runs >= min_runs
+            claimed = claims[
+                (claims["kernel"] == kernel) & (claims["dtype"] == dtype)
+                & (claims["device"] == device) & claims["source"].isin(older)
+            ]  # fmt: skip
             if leave:
                 keep[old["at"].to_numpy()] = False
+                keep[claimed["at"].to_numpy()] = False
             found.append(Aged(str(kernel), str(dtype), str(device), aged, count, runs, leave,
-                              source, date))  # fmt: skip
+                              source, date, len(claimed), passed))  # fmt: skip
     return (controls[keep] if not keep.all() else controls), tuple(found)
 
 
@@ -92,10 +110,12 @@ def notes(aged: tuple[Aged, ...], min_rows: int, min_runs: int) -> list[str]:
     """What left a fit, and what stays in one for now; one line for each of the two."""
     said = []
     left = [a for a in aged if a.left]
+    claimed = sum(a.claimed for a in left)
     if left:
         said.append(
-            f"{plural(sum(a.rows for a in left), 'row')} of older sources left the fit, which "
-            f"rests on the newest alone: {_names(left)}"
+            f"{plural(sum(a.rows for a in left), 'row')} of older sources"
+            f"{f' and {claimed} of pull requests' if claimed else ''} left the fit, which rests on "
+            f"the newest alone: {_names(left)}"
         )
     stay = [a for a in aged if not a.left]
     if stay:
@@ -132,7 +152,8 @@ def _names(aged: list[Aged]) -> str:
     """``softmax_triton float16 on sm_90 (now 00c0 of 2026-12-01), ...``, three at most."""
     shown = [
         f"{a.kernel} {a.dtype} on {a.device_class} (newest: {a.source}"
-        + (f" of {a.date})" if a.date else ")")
+        + (f" of {a.date}" if a.date else "")
+        + (f"; {a.dirty} is of uncommitted changes alone)" if a.dirty else ")")
         for a in aged[:3]
     ]
     more = len(aged) - len(shown)
