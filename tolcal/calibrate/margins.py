@@ -116,9 +116,12 @@ class Ladder:
         self._own = [_Seen(control, part.device) for part in self.parts]
         self._lent = [_Seen(lender, p.device) for p in self.parts] if lender is not None else []
 
-    def tolerances(self, runs: Sequence[str | None], choice: Choice) -> list[Fitted | None]:
+    def tolerances(
+        self, runs: Sequence[str | None], choice: Choice, raised: bool = False
+    ) -> list[Fitted | None]:
         """Without each of the runs in turn (None: with all); None where no row is left.
 
+        ``raised``: they cover the rows of pull requests too, by the margins that trusted rows take.
         Few runs change a fit, so the margin is chosen together for all runs of the same fit.
         """
         groups: dict[Bounds, list[int]] = {}
@@ -134,7 +137,10 @@ class Ladder:
             for place, margin in zip(places, margins, strict=True):
                 if margin not in made:
                     each = zip(self.parts, fits, strict=True)
-                    made[margin] = Fitted({p.device: b.times(margin) for p, b in each if b}, margin)
+                    all_ = {
+                        p.device: (p.raised(b) if raised else b).times(margin) for p, b in each if b
+                    }
+                    made[margin] = Fitted(all_, margin)
                 result[place] = made[margin]
         return result
 
@@ -202,12 +208,15 @@ def _together(many: Sequence[tails.Shares]) -> tails.Shares:
 
 
 def cell(
-    ladders: Sequence[Ladder], runs: Sequence[str | None], choice: Choice
+    ladders: Sequence[Ladder], runs: Sequence[str | None], choice: Choice, raised: bool = False
 ) -> list[Fitted | None]:
-    """The wider of a cell's controls, without each of the runs in turn (None: with all)."""
+    """The wider of a cell's controls, without each of the runs in turn (None: with all).
+
+    ``raised`` as for `Ladder.tolerances`.
+    """
     result: list[Fitted | None] = [None] * len(runs)
     for ladder in ladders:
-        for place, one in enumerate(ladder.tolerances(runs, choice)):
+        for place, one in enumerate(ladder.tolerances(runs, choice, raised)):
             before = result[place]
             result[place] = before.wider(one) if before and one else one or before
     return result

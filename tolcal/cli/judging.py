@@ -10,6 +10,7 @@ import sys
 import webbrowser
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -20,6 +21,20 @@ from tolcal.model import Approved, Op, TolcalError, plural
 from tolcal.report import FORMATS, text
 from tolcal.report.document import Document, read, to_json
 from tolcal.tolerances import approving
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def _must_be_apart(frame: pd.DataFrame, kept: pd.DataFrame, apart: list[Path]) -> None:
+    """TolcalError if a run is both in the history and among the locked ones."""
+    shared = sorted({str(run) for run in set(frame["run_id"]) & set(kept["run_id"])})
+    if shared:
+        raise TolcalError(
+            f"--locked {' '.join(map(str, apart))}: {len(shared)} of its "
+            f"{plural(kept['run_id'].nunique(), 'run')} (first {shared[0]}) are in --history too, "
+            "so they were not kept apart; name runs that the history lacks"
+        )
 
 
 def calibrate(args: argparse.Namespace) -> int:
@@ -41,6 +56,8 @@ def calibrate(args: argparse.Namespace) -> int:
     ops = _ops_if_any(settings.corpus)
     frame = summarizing.frame_of(settings.history, args)
     kept = summarizing.frame_of(tuple(apart), args) if apart else None
+    if kept is not None:
+        _must_be_apart(frame, kept, apart)
     if swept is not None and any("line_kind" in one for one in (frame, kept) if one is not None):
         raise TolcalError(
             "--sweep judges record by record, and a summary has none: name histories of at most "

@@ -13,6 +13,7 @@ from tolcal.model import (
     BuggyRecall,
     CellProposal,
     Finding,
+    HeldOutRows,
     Interval,
     Locked,
     Proposal,
@@ -152,18 +153,23 @@ def held_out_claim(bad: int, runs: int) -> str:
     return f"{bad} of {runs} held-out runs red (at most {bound:.1f} % of runs, 95 % confidence)"
 
 
+def _flagged(held: HeldOutRows) -> str:
+    """Flagged rows: a flagged line of a summary is at least one."""
+    return f"{'at least ' if held.unseen else ''}{held.false_alarms}"
+
+
 def held_out_claims(proposal: Proposal) -> str:
     """The same of runs and of rows, those the fit rests on beside them: without its stop."""
     held, sample = proposal.held_out, proposal.in_sample
     claim = held_out_claim(held.runs_with_false_alarms, held.runs)
     if held.rows:
-        most = _rounded_up(100 * binomial.upper(held.false_alarms, held.rows))
-        claim += f"; {held.false_alarms} of {held.rows} held-out control rows flagged (at most "
+        most = _rounded_up(100 * binomial.upper(held.false_alarms + held.unseen, held.rows))
+        claim += f"; {_flagged(held)} of {held.rows} held-out control rows flagged (at most "
         claim += f"{most} %)"
     if sample is not None:
-        both = f"{sample.ours.false_alarms} of {sample.ours.rows}"
+        both = f"{_flagged(sample.ours)} of {sample.ours.rows}"
         if proposal.rule != "paper":
-            both += f", by the paper's rule {sample.paper.false_alarms}"
+            both += f", by the paper's rule {_flagged(sample.paper)}"
         claim += f"; in sample {both}"
     return claim[0].upper() + claim[1:]
 
@@ -325,9 +331,9 @@ def locked_claim(locked: Locked) -> str:
         )
     return (
         f"Locked runs: {ours.runs_with_false_alarms} of {ours.runs} red (at most {bound:.1f} % of "
-        f"runs, 95 % confidence), {ours.false_alarms} of {ours.rows} control rows flagged; "
+        f"runs, 95 % confidence), {_flagged(ours)} of {ours.rows} control rows flagged; "
         f"the paper's rule: {paper.runs_with_false_alarms} of {paper.runs} red, "
-        f"{paper.false_alarms} rows. {'; '.join(seen) or 'No buggy kernel was judged'}."
+        f"{_flagged(paper)} rows. {'; '.join(seen) or 'No buggy kernel was judged'}."
     )
 
 
