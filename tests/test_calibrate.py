@@ -15,7 +15,6 @@ from tolcal import bounds, calibrate, corpus, history, tolerances
 from tolcal.history import columns, frames, loading
 from tolcal.model import AllClose, HeldOutRows, Proposal, Record, Tolerance
 
-
 SUBTLE = corpus.subtle(corpus.load(CORPUS))
 
 
