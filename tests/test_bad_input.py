@@ -37,11 +37,13 @@ def written(folder: Path, records: list[Record]) -> Path:
 
 
 def told(path: Path, capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, str, str]:
-    """Exit status, output and complaints of calibrating it."""
+    """Exit status, output (its lines joined: they break by width) and complaints of calibrating."""
     nowhere = str(path.parent / "none.toml")
-    status = main(["calibrate", "--history", str(path), "--tolerances", nowhere, *options])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "200")  # wide enough for the notes of cells
+        status = main(["calibrate", "--history", str(path), "--tolerances", nowhere, *options])
     said = capsys.readouterr()
-    return status, said.out, said.err
+    return status, " ".join(said.out.split()), said.err
 
 
 def changed(path: Path, table: pa.Table) -> Path:

@@ -193,7 +193,9 @@ def test_what_is_not_calibrated_yet_is_shown_as_far_as_it_goes(visit: Open) -> N
     page = visit("uncalibrated", "#softmax/float32")
     assert page.locator("#page-cell svg").count() == 1
     facts = page.locator("#page-cell dd").first.inner_text()
-    assert facts == "uncalibrated: needs 712 more rows of a control (has 8)"
+    assert facts == (
+        "uncalibrated: needs 178 more runs (712 rows of a control); has 8 rows of 2 runs"
+    )
     assert "Needs held-out runs" in page.locator("#page-overview").inner_text()
 
 
@@ -207,7 +209,8 @@ def test_a_link_opens_its_cell(visit: Open) -> None:
     assert page.evaluate("document.activeElement.id") == "page-cell-title"
     assert page.locator("#page-cell svg").count() == 3
     assert page.locator("#page-cell table tbody th").all_inner_texts() == [
-        "softmax", "softmax_triton", "softmax_llm_buggy", "softmax_triton_buggy",
+        "softmax", "softmax_triton", "softmax_float16_sum_buggy", "softmax_llm_buggy",
+        "softmax_triton_buggy",
     ]  # fmt: skip
     plots = next(
         c.plots for c in real().proposal.cells if (c.op, c.dtype) == ("softmax", "float16")
@@ -423,7 +426,8 @@ def test_every_red_run_is_inside_the_frame(visit: Open, width: int) -> None:
 def test_a_kernel_is_known_by_shape_and_by_name(visit: Open) -> None:
     """One legend of shape and colour; a strip with its name for each histogram."""
     page = visit("real", "#softmax/float16")
-    kernels = ["softmax", "softmax_triton", "softmax_llm_buggy (buggy)",
+    kernels = ["softmax", "softmax_triton", "softmax_float16_sum_buggy (buggy)",
+               "softmax_llm_buggy (buggy)",
                "softmax_triton_buggy (buggy)"]  # fmt: skip
     labels = page.locator("#cell-spreads .role-legend-label text").all_text_contents()
     assert sorted(labels) == sorted(kernels)

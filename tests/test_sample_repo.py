@@ -183,7 +183,9 @@ def test_what_recording_says(repository: Path, bin_: Path) -> None:
         "out/one.json",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "needs 719 more rows of a control" in (repository / "out/one.json").read_text()
+    assert (
+        "(719 rows of a control); has 1 row of 1 run" in (repository / "out/one.json").read_text()
+    )
     other.unlink()
 
 
