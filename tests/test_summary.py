@@ -482,6 +482,69 @@ def test_records_win_over_lines(tmp_path: Path) -> None:
     assert set(lines.runs_of(loaded.lines)) == {t["run_id"][0].as_py() for t in tables[:3]}
 
 
+def test_of_a_run_in_both_what_holds_more_counts(tmp_path: Path) -> None:
+    """A few records of a run leave its summary; what was passed over is said either way."""
+    tables = by_run(real())[:2]
+    out = tmp_path / "s.parquet"
+    summarised([history_of(tmp_path / "h", tables)], out)
+    few = history_of(tmp_path / "k", [tables[0].slice(0, 3)])
+    loaded = loading.load([out, few])
+    assert not loaded.records.num_rows
+    assert lines.runs_of(loaded.lines) == {t["run_id"][0].as_py(): len(t) for t in tables}
+    first = tables[0]["run_id"][0].as_py()
+    assert loaded.notes == (
+        f"3 records of 1 run passed over ({first} first): summaries hold more of the same runs",
+    )
+    (note,) = loading.load([out, tmp_path / "h"]).notes
+    assert note.startswith(f"{sum(map(len, tables))} records of 2 runs passed over")
+
+
+def of_kernel(table: pa.Table, op: str) -> pa.Table:
+    return table.filter(pc.equal(pc.cast(table["op"], pa.string()), op)).combine_chunks()
+
+
+def test_records_in_two_parts_of_a_run_count_once(tmp_path: Path) -> None:
+    """The part that holds more of a kernel counts, in any order; nothing else is lost."""
+    table = by_run(real())[0]
+    ops = sorted(set(table["op"].to_pylist()))[:2]
+    one, other = (of_kernel(table, op) for op in ops)
+    both = pa.concat_tables([one.slice(0, len(one) // 2), other]).combine_chunks()
+    paths = []
+    for name, part in (("a", one), ("b", both)):
+        paths.append(told(tmp_path / f"{name}.parquet", lines.merge(summary.of_table(part))))
+    for order in (paths, paths[::-1]):
+        loaded = loading.load(order)
+        sums = lines.runs_of(loaded.lines)
+        assert list(sums.values()) == [len(one) + len(other)]
+        (note,) = loaded.notes
+        assert note.startswith(f"{len(one) // 2} records of 1 run passed over")
+    a, b = (summaries.read(path) for path in paths)
+    assert lines.merge(a, lines.merge(b, a)).equals(lines.merge(b, a))
+
+
+def test_overlapping_files_are_named_by_verify(tmp_path: Path) -> None:
+    """As two processes leave them that add to one folder at once."""
+    table = by_run(real())[0]
+    op = sorted(set(table["op"].to_pylist()))[0]
+    for part in (of_kernel(table, op), table):
+        summaries.add(tmp_path / "s", lines.merge(summary.of_table(part)), [], {})
+    (line,) = history.verify([tmp_path / "s"])
+    assert f"a summary of {len(table)} records of 1 runs" in line
+    assert f"{len(of_kernel(table, op))} more records of 1 run" in line
+
+
+def test_a_part_of_other_records_is_not_replaced(tmp_path: Path) -> None:
+    """A run's new records replace only those lines that they hold as well."""
+    table = by_run(real())[0]
+    ops = sorted(set(table["op"].to_pylist()))[:3]
+    out = tmp_path / "s.parquet"
+    summarised([history_of(tmp_path / "h", [of_kernel(table, ops[0])])], out)
+    rest = pa.concat_tables([of_kernel(table, op) for op in ops[1:]]).combine_chunks()
+    summarised([history_of(tmp_path / "k", [rest])], out)
+    whole = len(rest) + len(of_kernel(table, ops[0]))
+    assert list(lines.runs_of(summaries.read(out)).values()) == [whole]
+
+
 def test_many_records_are_summarised_while_read(tmp_path: Path) -> None:
     """Beyond the limit no record stays; of a run that a summary has too, the records count."""
     past, out = history_of(tmp_path / "h", by_run(real())), tmp_path / "s.parquet"

@@ -25,6 +25,7 @@ from tolcal.tolerances import approving
 def calibrate(args: argparse.Namespace) -> int:
     """``tolcal calibrate``."""
     from tolcal import calibrate as stage
+    from tolcal.history import frames
     from tolcal.report import terminal
 
     settings = config.load(args)
@@ -39,8 +40,12 @@ def calibrate(args: argparse.Namespace) -> int:
         read = (*settings.history, *apart, settings.tolerances, *([out] if out else []))
         swept = sweeping.places(args.sweep, read)
     ops = _ops_if_any(settings.corpus)
-    frame = summarizing.frame_of(settings.history, args)
-    kept = summarizing.frame_of(tuple(apart), args) if apart else None
+    past = summarizing.load(settings.history, args)
+    others = summarizing.load(tuple(apart), args) if apart else None
+    frame = frames.frame_of(past)
+    kept = frames.frame_of(others) if others else None
+    if kept is not None:
+        _must_be_apart(set(frame["run_id"].unique()), set(kept["run_id"].unique()), apart)
     if swept is not None and any("line_kind" in one for one in (frame, kept) if one is not None):
         raise TolcalError(
             "--sweep judges record by record, and a summary has none: name histories of at most "
@@ -67,6 +72,7 @@ def calibrate(args: argparse.Namespace) -> int:
             legacy=legacy,
             reductions=corpus.reductions(ops),
             subtle=subtle,
+            known=past.notes + (others.notes if others else ()),
             progress=progress,
         )
     if kept is not None:
@@ -88,6 +94,17 @@ def calibrate(args: argparse.Namespace) -> int:
     if swept:
         print(f"sensitivity: {swept[1]}, every setting: {swept[0]}")
     return 0
+
+
+def _must_be_apart(fitted: set[str], kept: set[str], apart: list[Path]) -> None:
+    """TolcalError if a run that should judge the fit is part of it."""
+    if shared := fitted & kept:
+        raise TolcalError(
+            f"--locked {' '.join(map(str, apart))}: {len(shared)} of its "
+            f"{plural(len(kept), 'run')} "
+            f"({min(shared)} first) are in --history too, and a run that a fit rests on is no "
+            "evidence for it; name runs that took no part, or leave those out of --history"
+        )
 
 
 def _ops_if_any(folder: Path) -> tuple[Op, ...]:

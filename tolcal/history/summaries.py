@@ -247,7 +247,13 @@ def add(path: Path, table: pa.Table, shards: Collection[str], seen: Mapping[str,
 
 
 def update(
-    out: Path, made: pa.Table, shards: frozenset[str], before: Known, sample: int, bits: int = 24
+    out: Path,
+    made: pa.Table,
+    shards: frozenset[str],
+    before: Known,
+    sample: int,
+    bits: int = 24,
+    joined: pa.Table | None = None,
 ) -> Path | None:
     """Puts new lines into a summary: a folder gets one more file, a file is written anew.
 
@@ -258,12 +264,14 @@ def update(
         before: what ``known`` said of ``out``.
         sample: records to keep of each buggy kernel and dtype.
         bits: of each significand; see ``lines.cut``.
+        joined: lines of other summaries, of parts that ``out`` lacks.
 
     Returns the file; None if there was nothing to add.
     """
-    if not made.num_rows and not shards - before.shards:
+    joined = lines.empty() if joined is None else joined
+    if not made.num_rows and not joined.num_rows and not shards - before.shards:
         return None
-    made = _replacing(made, out, before)
+    made = lines.concat([_replacing(made, out, before), joined])
     seen = total(before.seen, made)
     made = lines.merge(made, sample=sample)
     made = made if bits == 24 else lines.cut(made, bits)
@@ -280,13 +288,15 @@ def _replacing(made: pa.Table, out: Path, before: Known) -> pa.Table:
     grown = set(pc.unique(runs).to_pylist()) & before.runs.keys()
     if not grown:
         return made
-    parts: dict[str, set[str]] = {}
-    for run, part in zip(*(read(out)[n].to_pylist() for n in ("run_id", "part")), strict=True):
-        if run in grown:
-            parts.setdefault(run, set()).add(part)
+    new, replaced = lines.sizes(made), dict[tuple[str, str], list[str]]()
+    for (run, part), old in lines.sizes(read(out)).items():
+        for (same, into), now in new.items():
+            # An old part may be of records that this history has not: those stay.
+            if same == run and into != part and all(now.get(g, 0) >= n for g, n in old.items()):
+                replaced.setdefault((run, into), []).append(part)
     told = [
-        ",".join(sorted(parts.get(run, set()) - {part}))
-        for run, part in zip(runs.to_pylist(), made["part"].to_pylist(), strict=True)
+        ",".join(sorted(replaced.get(pair, [])))
+        for pair in zip(runs.to_pylist(), made["part"].to_pylist(), strict=True)
     ]
     at = lines.SCHEMA.get_field_index("replaces")
     return made.set_column(at, lines.SCHEMA.field(at), pa.array(told, pa.string()).cast(lines.TEXT))

@@ -147,9 +147,7 @@ class _Reduction:
         bias = np.abs(np.nan_to_num(self._of("bias")))
         return np.where(counts == BIAS_MIN_COUNT, bias, np.float32(0)), counts
 
-    def _grouped(
-        self, groups: Any, of: Callable[[Ints], Floats]
-    ) -> Iterable[tuple[Any, Floats]]:
+    def _grouped(self, groups: Any, of: Callable[[Ints], Floats]) -> Iterable[tuple[Any, Floats]]:
         """(groups of one size, their values sorted along the rows), for each size there is.
 
         ``of`` gives the values of records at places (groups x size): as many more columns.
@@ -215,7 +213,9 @@ class _Reduction:
         # Few are left of a long history, and all the rest is done for these alone.
         ran = lines.equals(self.table, "status", "ok")
         kept = np.flatnonzero(pick <= max(limit.max(), 0))
-        kept = kept[~self.control[kept] & ran[kept] & (pick[kept].astype(np.int64) <= limit[line[kept]])]
+        kept = kept[
+            ~self.control[kept] & ran[kept] & (pick[kept].astype(np.int64) <= limit[line[kept]])
+        ]
         most = limit[line[kept]]
         same = self.table["same_as_control"].combine_chunks().fill_null(True)
         found: dict[str, Any] = {
