@@ -316,6 +316,18 @@ def test_a_summary_survives_its_file(tmp_path: Path) -> None:
         ("envelope_abs_02", float("nan"), "no envelope_abs_02"),
         ("scaled_max", -1.0, "scaled_max < 0"),
         ("bias", 1.5, "a bias above 1"),
+        ("bias", None, "no bias, though it ran"),
+        ("typical_3", float("inf"), "typical_3 that is no number"),
+        ("typical_0", None, "typical_0 that is no number"),
+        ("typical_abs_7", 0.0, "typical_abs_7 out of order"),
+        ("middle_2", None, "middle_2 that is no number"),
+        ("middle_abs_0", float("nan"), "middle_abs_0 that is no number"),
+        ("top_0", None, "top_0 that is no number"),
+        ("top_5", 1e30, "top_5 out of order"),
+        ("rest_4", float("inf"), "rest_4 that is no number"),
+        ("rest_9", 1e30, "rest_9 above top_5"),
+        ("roundoff", 0.5, "a roundoff that is none"),
+        ("device_class", "xpu 1550", "device_class 'xpu 1550'"),
         ("roundoff", 2.0, "a roundoff that is none"),
         ("bits", 60, "bits that no significand has"),
         ("kind", "sum", "kind 'sum'"),
@@ -331,6 +343,20 @@ def test_a_hostile_summary_is_one_line(tmp_path: Path, name: str, value: Any, sa
     with pytest.raises(TolcalError, match=r"^\S*s\.parquet: ") as error:
         summaries.read(path)
     assert says in str(error.value)
+
+
+@pytest.mark.parametrize(("name", "value"), [("detectable", 0), ("rows", 10**6)])
+def test_counts_that_the_sample_denies(tmp_path: Path, name: str, value: int) -> None:
+    """A buggy kernel's line and its sampled records tell of the same rows."""
+    rows = lines.merge(summary.of_table(by_run(real())[0])).to_pylist()
+    for row in rows:
+        if row["kind"] == "line" and row["role"] == "buggy":
+            row[name] = value
+    plain = pa.schema([(f.name, pa.string() if f.type == lines.TEXT else f.type)
+                       for f in lines.SCHEMA])  # fmt: skip
+    table = pa.Table.from_pylist(rows, schema=plain).cast(lines.SCHEMA)
+    with pytest.raises(TolcalError, match="another sample than its rows"):
+        summaries.read(told(tmp_path / "s.parquet", table))
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
