@@ -16,6 +16,9 @@ from tolcal.history import columns, frames, loading
 from tolcal.model import AllClose, HeldOutRows, Proposal, Record, Tolerance
 
 
+SUBTLE = corpus.subtle(corpus.load(CORPUS))
+
+
 @functools.cache
 def fitted() -> pd.DataFrame:
     """18 of the 118 runs that tolerances.toml rests on, as records."""
@@ -38,7 +41,7 @@ def summarised(name: str) -> pd.DataFrame:
 def shipped_proposal() -> Proposal:
     """What the history of pyproject.toml gives: 100 summarised runs and the 18."""
     paths = [DATA / "h200-choice.parquet", DATA / "h200-history.parquet"]
-    return calibrate.calibrate(frames.frame_of(loading.load(paths)))
+    return calibrate.calibrate(frames.frame_of(loading.load(paths)), subtle=SUBTLE)
 
 
 @functools.cache
@@ -190,7 +193,7 @@ def test_recall_has_intervals() -> None:
         assert share is not None
         assert interval is not None
         assert interval[0] < share < interval[1] < interval[0] + 0.02
-    apart = calibrate.locked(locked(), proposal, {})
+    apart = calibrate.locked(locked(), proposal, {}, subtle=SUBTLE)
     assert apart.detectable_interval is not None
     assert apart.detectable_interval[0] > 0.98
 

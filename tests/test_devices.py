@@ -105,6 +105,26 @@ def test_a_device_that_needs_far_less_gets_its_own() -> None:
     assert both.evidence.devices == ("a cpu", "a sm_90")
 
 
+def test_what_other_devices_need_does_not_tighten_without_them() -> None:
+    """A history that lacks the CPU's records leaves the cell's own values, and says why."""
+    both = value(calibrated(two()))
+    approved = {("softmax", "float32"): both}
+    proposal = calibrated(frame_of(rows_on("sm_90", SMALL / 4)), approved=approved)
+    (cell,) = proposal.cells
+    after = value(proposal)
+    assert after.numbers == both.numbers
+    assert after.evidence is not None
+    assert "a cpu" in after.evidence.devices
+    assert cell.note == "approved for a cpu too, not fitted here: no tighter for all"
+    assert cell.state == "tighten"  # sm_90's own alone
+    assert after.on["sm_90"].atol < both.on["sm_90"].atol
+    again = calibrated(
+        frame_of(rows_on("sm_90", SMALL / 4)), approved={("softmax", "float32"): after}
+    )
+    assert again.cells[0].state == "unchanged"
+    assert calibrated(two(), approved=approved).cells[0].note == ""
+
+
 def test_a_control_missing_on_a_device_allows_no_override_there() -> None:
     """The second control was measured on the CPU alone: sm_90's need is not known."""
     other = rows_on("cpu", LARGE, kernel="softmax")

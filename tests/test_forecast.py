@@ -24,7 +24,7 @@ def test_words() -> None:
     assert claim() == (
         "If tails continue as seen, at most about 13 in 1,000 runs red (central 4; a model "
         "figure, for the same ops, inputs, GPU and software): the budget of 1 in 1,000 is not "
-        "shown to hold; layernorm/float32 needs 120 more runs"
+        "shown to hold, which needs about 120 more runs, most for layernorm/float32"
     )
     assert claim(rate=4.01e-5, upper=9.1e-4, worst="", more_runs=0) == (
         "If tails continue as seen, at most about 1.0 in 1,000 runs red (central 0.05; a model "
@@ -32,6 +32,10 @@ def test_words() -> None:
     )
     assert claim(worst="", more_runs=0).endswith("of 1 in 1,000 is not shown to hold")
     assert text.forecast_claim(make_proposal()) == ""
+    assert claim(rate=0.0, upper=0.0, worst="", more_runs=0) == (
+        "No error was seen, so the tail model says nothing of rarer ones, nor of the budget of 1 "
+        "in 1,000"
+    )
 
 
 @pytest.mark.parametrize(("bad", "upper", "allowed"), [
@@ -67,7 +71,7 @@ def test_on_the_committed_history() -> None:
     assert fitted(frame[~gate]).forecast == two
     assert fitted(frame, 2.0).forecast == two
     # The worst row made far worse cannot but raise it.
-    control = (frame["op"] == "layernorm") & (frame["role"] == "control") & ~gate
+    control = (frame["op"] == "gelu") & (frame["role"] == "control") & ~gate
     worst = frame["scaled_max"].where(control).idxmax()
     enveloped = [n for n in frame.columns if n.startswith(("envelope", "scaled_max"))]
     worse = frame.copy()

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 from test_calibrate import control_rows, frame_of
 from tests_support import CORPUS, make_run
 
 from tolcal import calibrate, corpus, history
-from tolcal.history import columns
+from tolcal.history import clocks, columns
 from tolcal.model import CellProposal, Proposal, Record
 
 OLD, NEW = "00000000000000c0", "00000000000000d0"
@@ -22,7 +23,7 @@ def rows(source: str, runs: int, residual: float, first: int = 0, **changes: Any
     for record in control_rows(runs=runs, residual=residual, kernel_hash=source, **changes):
         number = int(record.run.id, 16) + first
         run = msgspec.structs.replace(
-            record.run, id=f"{number:016x}", started=f"2026-12-{number + 1:02d}T00:00:00+00:00"
+            record.run, id=f"{number:016x}", started=f"2025-12-{number + 1:02d}T00:00:00+00:00"
         )
         made.append(msgspec.structs.replace(record, run=run))
     return made
@@ -46,10 +47,13 @@ def test_older_sources_stay_until_the_newest_has_enough() -> None:
     cell, proposal = calibrated(old + rows(NEW, 7, 2.0**-22, first=8))
     alone, _ = calibrated(old)
     assert cell.rows == 1500
-    assert cell.allowed_proposed == alone.allowed_proposed
+    assert cell.allowed_proposed is not None
+    assert alone.allowed_proposed is not None
+    assert cell.allowed_proposed >= alone.allowed_proposed
     assert aged(proposal) == [
         "800 rows of older sources stay in the fit until the newest has 720 rows of 3 runs there "
-        "(it has 700 rows of 7 runs): softmax_triton float32 on sm_90"
+        "(it has 700 rows of 7 runs): softmax_triton float32 on sm_90 (newest: 00000000000000d0 of "
+        "2025-12-15)"
     ]
 
 
@@ -64,7 +68,7 @@ def test_older_sources_leave_once_the_newest_has_enough() -> None:
     assert cell.tolerance.numbers == alone.tolerance.numbers
     assert aged(proposal) == [
         "800 rows of older sources left the fit, which rests on the newest alone: softmax_triton "
-        "float32 on sm_90"
+        "float32 on sm_90 (newest: 00000000000000d0 of 2025-12-16)"
     ]
     assert aged(quiet) == []
 
@@ -146,3 +150,69 @@ def test_imported_rows_are_of_no_source() -> None:
                 for r in records[:5]]  # fmt: skip
     table = history.merge(columns.from_records(records), columns.from_records(imported))
     assert aged(calibrate.calibrate(table)) == []
+
+
+def wrongly_timed(record: Record, started: str) -> Record:
+    """The same from a machine whose clock says that."""
+    return msgspec.structs.replace(record, run=msgspec.structs.replace(record.run, started=started))
+
+
+@pytest.mark.parametrize(
+    "started", ["2999-01-01T00:00:00+00:00", "9999-12-31T23:59:59-23:59", "garbage", "~", "2025-13"]
+)
+def test_a_wrong_clock_makes_no_source_the_newest(started: str) -> None:
+    """One run of the old source that claims to be of the future: the new source still counts."""
+    old, new = rows(OLD, 8, 2.0**-18), rows(NEW, 8, 2.0**-22, first=8)
+    first = old[0].run.id
+    odd = [wrongly_timed(r, started) if r.run.id == first else r for r in old]
+    cell, proposal = calibrated(odd + new)
+    alone, _ = calibrated(new)
+    assert cell.rows == 800
+    assert cell.allowed_proposed == alone.allowed_proposed
+    assert proposal.runs[0].id == first
+    assert (
+        "1 run with a clock in the future, or of no time: taken for the oldest: "
+        f"{first} ({started})"
+    ) in proposal.notes
+
+
+def test_times_are_compared_as_times() -> None:
+    """23:00 five hours west of Greenwich is later than 03:00 there, whatever the texts say."""
+    assert clocks.instant("2025-12-01T23:00:00-05:00") > clocks.instant("2025-12-02T03:00:00+00:00")
+    old = [wrongly_timed(r, "2025-12-02T03:00:00+00:00") for r in rows(OLD, 8, 2.0**-18)]
+    new = [wrongly_timed(r, "2025-12-01T23:00:00-05:00") for r in rows(NEW, 8, 2.0**-22, first=8)]
+    assert calibrated(old + new)[0].allowed_proposed == calibrated(new)[0].allowed_proposed
+
+
+def changed_run(records: list[Record], **changes: Any) -> list[Record]:
+    """The same of runs that differ in that."""
+    return [
+        msgspec.structs.replace(r, run=msgspec.structs.replace(r.run, **changes)) for r in records
+    ]
+
+
+def test_uncommitted_changes_are_no_newest_source() -> None:
+    """An experiment in a working tree leaves the committed source its rows, and is named."""
+    committed = rows(OLD, 8, 2.0**-18)
+    tried = changed_run(rows(NEW, 8, 2.0**-22, first=8), dirty=True, origin="local")
+    cell, proposal = calibrated(committed + tried)
+    alone, _ = calibrated(committed)
+    assert (cell.rows, cell.allowed_proposed) == (800, alone.allowed_proposed)
+    assert aged(proposal) == [
+        "800 rows of older sources left the fit, which rests on the newest alone: softmax_triton "
+        "float32 on sm_90 (newest: 00000000000000c0 of 2025-12-08; 00000000000000d0 is of "
+        "uncommitted changes alone)"
+    ]
+    both = changed_run(committed, dirty=True, origin="local") + tried
+    assert calibrated(both)[0].allowed_proposed == calibrated(tried)[0].allowed_proposed
+
+
+def test_pull_requests_rows_of_a_source_that_leaves_go_with_it() -> None:
+    """What the old source needed holds the cell no longer, whoever measured it."""
+    old, new = rows(OLD, 8, 2.0**-18), rows(NEW, 8, 2.0**-22, first=8)
+    claimed = changed_run(rows(OLD, 1, 2.0**-14, first=20), origin="pull_request")
+    cell, proposal = calibrated(old + new + claimed)
+    assert cell.allowed_proposed == calibrated(new)[0].allowed_proposed
+    assert aged(proposal)[0].startswith(
+        "800 rows of older sources and 100 of pull requests left the fit"
+    )

@@ -73,7 +73,7 @@ def test_a_locked_run_is_one_line(past: pa.Table, run: list[Record], tmp_path: P
     lines = rendered["comment"].splitlines()
     assert len(lines) == 2
     assert lines[1].startswith(
-        "**tolcal: no regressions, nothing to decide.** 6 kernels, 720 records of 240 cases on "
+        "**tolcal: no regressions, nothing to decide.** 8 kernels, 1440 records of 360 cases on "
         "NVIDIA H200 (sm_90, driver 580.159.04, "
     )
     assert lines[1].endswith(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,18 +12,19 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from tests_support import DATA
 
-from tolcal import bounds, calibrate, history
+from tolcal import bounds, calibrate, cli, history
 from tolcal.calibrate import fit, summarised
 from tolcal.calibrate.rows import judged_rows
 from tolcal.history import columns, frames, lines, loading, summaries, summary
 from tolcal.model import AllClose, BuggyRecall, Proposal, Tolerance
-from tolcal.report import FORMATS
+from tolcal.report import FORMATS, text
 from tolcal.report.document import Document
 
 PARTS = ("softmax", "rmsnorm", "gelu")
@@ -264,17 +266,6 @@ def test_summarize_calibrate_and_say_what_is_wrong(folder: Path) -> None:
     assert (folder / "x.parquet").read_bytes() == b"mine"
 
 
-def test_locked_runs_are_none_of_the_fit(folder: Path) -> None:
-    """Exit 2, how many, and the first of them; as records and as a summary."""
-    tolcal(folder, "history", "summarize", "--history", "h", "--out", "l.parquet")
-    runs = sorted(set(table()["run_id"].to_pylist()))
-    for locked in ("h", "l.parquet"):
-        done = tolcal(folder, "calibrate", "--history", "h", "--locked", locked)
-        assert done.returncode == 2, done.stderr
-        says = f"--locked {locked}: {len(runs)} of its {len(runs)} runs ({runs[0]} first)"
-        assert says in done.stderr.splitlines()[-1]
-
-
 def test_a_larger_summary_is_taken_from(folder: Path) -> None:
     """Parts that a summary lacks, of runs that it has."""
     here = table()
@@ -333,3 +324,51 @@ def test_ray_names_a_damaged_shard(folder: Path, tmp_path: Path) -> None:
     assert done.returncode == 2, done.stderr
     assert "damaged" in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
+
+
+# --- flagged lines --------------------------------------------------------------------------
+
+
+def test_a_flagged_line_may_be_all_of_its_rows() -> None:
+    """The exact bound on rows counts it whole, and the count is a least one."""
+    _, second = halves()
+    proposal = calibrate.calibrate(frame_of(columns.empty(), table()), margin=0.25)
+    held = proposal.held_out
+    records = calibrate.calibrate(history.to_frame(table()), margin=0.25).held_out
+    assert held.false_alarms < records.false_alarms <= held.false_alarms + held.unseen
+    assert records.unseen == 0
+    claim = text.held_out_claims(proposal)
+    assert f"at least {held.false_alarms} of {held.rows} held-out control rows flagged" in claim
+    least = 100 * records.false_alarms / records.rows
+    (said,) = re.findall(r"rows flagged \(at most ([0-9.e+-]+) %\)", claim)
+    assert float(said) >= least
+    kept = calibrate.locked(frame_of(columns.empty(), second), proposal, {})
+    assert f"at least {kept.held_out.false_alarms} of" in text.locked_claim(kept)
+
+
+def test_the_published_rule_counts_the_rows_of_a_line() -> None:
+    """Leaving a run out as in sample: the points of a line say how many of it are above."""
+    lined = calibrate.calibrate(frame_of(columns.empty(), table()), rule="paper").held_out
+    assert lined.unseen == 0
+    exact = calibrate.calibrate(history.to_frame(table()), rule="paper").held_out
+    assert abs(lined.false_alarms - exact.false_alarms) <= 0.02 * exact.false_alarms
+
+
+def test_locked_runs_that_the_fit_rests_on_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As records or as their summary: how many, and which first."""
+    first, second = halves()
+    pq.write_table(table(), tmp_path / "all.parquet")
+    half = tmp_path / "half.parquet"
+    made = lines.merge(summary.of_table(second))
+    half.write_bytes(summaries.encoded(made, (), {}))
+    runs = sorted(set(second["run_id"].to_pylist()))
+    for history_, kept in (("all", "half"), ("half", "all")):
+        said = [f"--history={tmp_path / history_}.parquet", f"--locked={tmp_path / kept}.parquet"]
+        assert cli.main(["calibrate", *said, f"--tolerances={tmp_path / 'none.toml'}"]) == 2
+        error = capsys.readouterr().err
+        assert f"{len(runs)} of its" in error
+        assert f"(first {runs[0]})" in error
+        assert error.count("\n") == 1
+    assert len(first)

@@ -423,7 +423,7 @@ Tolerances = Mapping[Cell, Tolerance]
 # --- calibration and verdict ----------------------------------------------------------------
 
 
-class HeldOutRows(msgspec.Struct, frozen=True):
+class HeldOutRows(msgspec.Struct, frozen=True, omit_defaults=True):
     """Leave-one-run-out: control rows of each run judged by a fit on the other runs.
 
     ValueError for a part that is more than its whole.
@@ -433,9 +433,11 @@ class HeldOutRows(msgspec.Struct, frozen=True):
     false_alarms: Count
     runs: Count
     runs_with_false_alarms: Count
+    #: rows that lines of summaries may have flagged beside the ``false_alarms`` they surely have
+    unseen: Count = 0
 
     def __post_init__(self) -> None:
-        if self.false_alarms > self.rows or self.runs_with_false_alarms > self.runs:
+        if self.false_alarms + self.unseen > self.rows or self.runs_with_false_alarms > self.runs:
             raise ValueError(
                 f"{self.false_alarms} of {self.rows} rows and {self.runs_with_false_alarms} of "
                 f"{self.runs} runs with false alarms: a part can't be more than the whole"
@@ -727,8 +729,8 @@ class Forecast(msgspec.Struct, frozen=True):
 
     rate: Share  # central estimate
     upper: Share  # 95 % quantile over resamples of the runs
-    worst: str  # the cell that needs most more runs for its share of the budget, "" if none does
-    more_runs: Count
+    worst: str  # the cell that most of it comes from; "" if the budget is met
+    more_runs: Count  # after which the upper limit would meet it
 
 
 class InSample(msgspec.Struct, frozen=True):

@@ -130,7 +130,8 @@ def calibrate(
     by_run: Apart = {False: ByRun(), True: ByRun()}
     results = []
     for number, (_, members) in enumerate(sorted(groups.items())):
-        if not any(m.trusted.any() for m in members):
+        members = [m for m in members if m.trusted.any()]
+        if not members:
             continue  # pull requests alone are no evidence
         cell = (members[0].op, members[0].dtype)
         progress(number, len(groups), "/".join(cell))
@@ -173,7 +174,9 @@ def calibrate(
             *known,
             *described.differing(frame),
             *described.notes(good, fitted, rule),
+            *described.raised([r.cell for r in results if r.raised]),
             *lifecycle.notes(aged, min_rows, min_runs),
+            *lifecycle.clock_notes(frame),
             *theory.notes(cells),
         ),
         curve=plots.curve([r.shares for r in results if r.shares], alarms) if residual else None,
@@ -195,6 +198,7 @@ class _Result(msgspec.Struct, frozen=True):
     in_sample: tuple[Alarms, Alarms]
     tails: list[forecast.Judged]
     shares: plots.Judged | None
+    raised: bool  # by rows of pull requests
 
 
 def _cell(
@@ -252,13 +256,18 @@ def _cell(
     sample: tuple[Alarms, Alarms] = ({}, {})
     shares: list[forecast.Judged] = []
     margin = 0.0
+    raised = False
+    absent: list[str] = []
     if fitted:
         ladders = [margins.Ladder(m, wide, devices[m.kernel]) for m in members]
         fits = [_whole(ladders, choice.times(f)) for f in stability.FACTORS[: 3 if approved else 1]]
         whole = classes.complete(members, devices)
+        absent = classes.absent(approved, names)
+        if absent:
+            note = f"approved for {', '.join(absent)} too, not fitted here: no tighter for all"
 
         def combined(one: margins.Fitted) -> Tolerance:
-            return classes.combined(one, whole, element, approved)
+            return classes.combined(one, whole, element, approved, bool(absent))
 
         proposals = [combined(one) for one in fits]
         before, after = classes.allowed(element, approved, proposals)
@@ -277,6 +286,17 @@ def _cell(
             forecast.Judged(f"{op}/{dtype}", margins.shares(m, wide, devices[m.kernel], tolerance))
             for m in members
         ]
+        # Rows of pull requests come last: all before them is of trusted rows alone.
+        trusted = tolerance
+        tolerance = classes.raised(trusted, _whole(ladders, taken, raised=True).fits)
+        raised = tolerance is not trusted
+        if raised:
+            note = (
+                f"{note}; " * bool(note)
+                + f"by rows of a pull request; trusted rows need {element.allowed(trusted):.3g}"
+            )
+            before, after = classes.allowed(element, approved, [tolerance])
+            state = stability.raised(state, before, after[0])
     elif rule == "paper":
         state = "new" if approved is None else "unchanged"
         alarms = leave_one_out(members, devices, None)
@@ -294,7 +314,7 @@ def _cell(
             margin=margin,
             rows=summarised.number(used),
             runs=runs,
-            devices=tuple(names),
+            devices=tuple(sorted({*names, *absent})),
             held_out=HeldOut(held.runs, held.runs_with_false_alarms),
             history=history_digest,
             detectable_recall=classes.rounded(total.detectable_recall),
@@ -337,13 +357,21 @@ def _cell(
         by_device=classes.needs(own_fits, tolerance, approved, element, used) if tolerance else (),
     )
     return _Result(
-        cell, recalls, alarms, sample, shares, plots.buggy_shares(plain, tolerance, paper_tol)
+        cell,
+        recalls,
+        alarms,
+        sample,
+        shares,
+        plots.buggy_shares(plain, tolerance, paper_tol),
+        raised,
     )
 
 
-def _whole(ladders: list[margins.Ladder], choice: margins.Choice) -> margins.Fitted:
+def _whole(
+    ladders: list[margins.Ladder], choice: margins.Choice, raised: bool = False
+) -> margins.Fitted:
     """The fit to all runs, of controls that have enough rows."""
-    (one,) = margins.cell(ladders, [None], choice)
+    (one,) = margins.cell(ladders, [None], choice, raised)
     assert one is not None
     return one
 

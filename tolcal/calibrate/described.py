@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -10,7 +10,8 @@ import pandas as pd
 
 from tolcal.calibrate import summarised
 from tolcal.calibrate.evaluate import Alarms
-from tolcal.model import SHARE_MAX, Environment, RunSummary, plural
+from tolcal.history import clocks
+from tolcal.model import SHARE_MAX, CellProposal, Environment, RunSummary, plural
 
 _ENVIRONMENT = ("device", "device_class", "vendor", "driver", "runtime", "torch", "triton")
 
@@ -42,7 +43,8 @@ def runs(frame: pd.DataFrame) -> list[RunSummary]:
                 described=environment.text,
             )
         )
-    return sorted(summaries, key=lambda s: (s.started, s.id))
+    when = clocks.instants(s.started for s in summaries)
+    return sorted(summaries, key=lambda s: (when[s.started], s.started, s.id))
 
 
 def with_alarms(seen: list[RunSummary], alarms: Alarms) -> tuple[RunSummary, ...]:
@@ -70,6 +72,15 @@ def differing(frame: pd.DataFrame) -> tuple[str, ...]:
         if lost
         else ()
     )
+
+
+def raised(cells: Sequence[CellProposal]) -> tuple[str, ...]:
+    """That pull requests' rows alone set the bounds of these; three of them by name."""
+    if not cells:
+        return ()
+    named = ", ".join(f"{c.kernel or c.op}/{c.dtype} ({c.note})" for c in cells[:3])
+    more = f" and {len(cells) - 3} more" if len(cells) > 3 else ""
+    return (f"{plural(len(cells), 'bound')} set wider than trusted rows ask for: {named}{more}",)
 
 
 def notes(

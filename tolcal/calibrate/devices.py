@@ -6,6 +6,7 @@ controls need on each that was measured. A device class that needs much less get
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -13,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from tolcal import bounds
-from tolcal.calibrate import stability, summarised
+from tolcal.calibrate import fit, stability, summarised
 from tolcal.calibrate.evaluate import Alarms, held_out_of
 from tolcal.calibrate.margins import Fitted
 from tolcal.calibrate.rows import Control, judged_rows, texts
@@ -63,6 +64,7 @@ def combined(
     whole: frozenset[str],
     element: Element,
     approved: Tolerance | None = None,
+    kept: bool = False,
 ) -> Tolerance:
     """The wider of the fits of each device class, with an override for those that need far less.
 
@@ -71,8 +73,12 @@ def combined(
         whole: the `complete` ones, which may have an override.
         element: where they are compared.
         approved: what is in force: its overrides for device classes that were not fitted stay.
+        kept: it rests on devices that were not fitted (`absent`), so the cell's own values do not
+            tighten.
     """
     fits, base = fitted.fits, fitted.tolerance
+    if kept and approved is not None:
+        base = fit.wider(base, approved)
     before = approved.on if approved is not None else {}
     own: dict[str, Values] = {d: values for d, values in before.items() if d not in fits}
     for device, values in fits.items():
@@ -81,6 +87,28 @@ def combined(
         if device in whole and element.allowed(base) > factor * needed:
             own[device] = plain(values)
     return msgspec.structs.replace(base, on=dict(sorted(own.items())))
+
+
+def absent(approved: Tolerance | None, names: Sequence[str]) -> list[str]:
+    """Devices that an approved cell rests on by its evidence, and the rows of a fit do not.
+
+    ``names``: of the devices that the fit rests on.
+    """
+    evidence = None if approved is None else approved.evidence
+    return sorted(set(evidence.devices) - set(names)) if evidence is not None else []
+
+
+def raised(tolerance: Tolerance, fits: Mapping[str, Tolerance]) -> Tolerance:
+    """The same, nowhere below these fits by device class: overrides are as they were."""
+    base = fit.wider(tolerance, functools.reduce(fit.wider, fits.values()))
+    on = {
+        device: plain(fit.wider(values, fits[device])) if device in fits else values
+        for device, values in tolerance.on.items()
+    }
+    numbers = plain(base)
+    if (numbers, on) == (plain(tolerance), {d: plain(v) for d, v in tolerance.on.items()}):
+        return tolerance
+    return msgspec.structs.replace(base, on=on)
 
 
 def plain(values: Values) -> Values:

@@ -36,6 +36,8 @@ class Alarm(msgspec.Struct, frozen=True):
     compared: bool = False
     compared_share: float = 0.0
     paper_share: float = 0.0
+    #: as many as may be flagged: a flagged line of a summary with all the rows it stands for
+    most: int = 0
 
     def with_(self, other: Alarm) -> Alarm:
         """Both together."""
@@ -46,6 +48,7 @@ class Alarm(msgspec.Struct, frozen=True):
             self.compared or other.compared,
             max(self.compared_share, other.compared_share),
             max(self.paper_share, other.paper_share),
+            self.most + other.most,
         )
 
 
@@ -105,18 +108,20 @@ def leave_one_out(
     result: Alarms = {}
     for control in members:
         judged = _judged_without(control, masks[control.kernel], tolerances, atols)
-        for run, (theirs, flagged, used, rows) in judged.items():
+        for run, (theirs, flagged, used, weight) in judged.items():
             atol = atols[run]
             by_paper = float(theirs.max() / atol) if atol else 0.0
+            wrong = int(flagged.sum())
+            most = wrong if without is None else int((weight * flagged).sum())
             if without is None:
                 if atol is None:
                     continue
-                flagged, share = theirs > atol, by_paper
+                share = by_paper
             elif tolerances[run] is None:
                 continue
             else:
                 share = float(used.max())
-            counted = Alarm(rows, int(flagged.sum()), share)
+            counted = Alarm(int(weight.sum()), wrong, share, most=most)
             if atol:
                 counted = msgspec.structs.replace(
                     counted, compared=True, compared_share=share, paper_share=by_paper
@@ -138,9 +143,11 @@ def in_sample(
         mask = control.trusted & control.explore & np.isin(control.device, devices[control.kernel])
         runs, weight = control.runs[mask], control.weight[mask]
         if tolerance is not None:
-            _count(ours, runs, weight, bounds.exceeds(control.judged.of(mask), tolerance))
+            flagged = bounds.exceeds(control.judged.of(mask), tolerance)
+            _count(ours, runs, weight, flagged, weight * flagged)
         if atol is not None:
-            _count(paper, runs, weight, summarised.above(control.rows[mask], atol))
+            over = summarised.above(control.rows[mask], atol)
+            _count(paper, runs, weight, over, over)
     return ours, paper
 
 
@@ -149,18 +156,21 @@ def _judged_without(
     mask: bounds.Bools,
     tolerances: Mapping[str, Tolerance | None],
     atols: Mapping[str, float | None],
-) -> dict[str, tuple[bounds.Floats, bounds.Bools, bounds.Floats, int]]:
-    """By run: max_abs of its rows, which fail, and their shares, by the tolerance without it.
+) -> dict[str, tuple[bounds.Floats, Any, bounds.Floats, Any]]:
+    """By run, judged without it: max_abs of its rows, how many of each fail, and their shares.
 
-    And how many records they are: a line that fails is at least one of those it stands for.
+    And the records that each stands for: a line that fails is at least one of them, at most all.
 
     Few runs change a fit, so rows are judged together for all runs of the same tolerance.
     """
     max_abs, weight = control.max_abs[mask], control.weight[mask]
     rows = control.judged.of(mask)
-    flagged, used = np.zeros(len(max_abs), bool), np.zeros(len(max_abs))
+    flagged, used = np.zeros(len(weight), np.int64), np.zeros(len(weight))
     present = control.names(mask)
     codes = np.unique(control.codes[mask], return_inverse=True)[1]
+    if not any(tolerances.values()):  # the published rule alone, which knows how many of a line
+        limits = [np.inf if (atol := atols[run]) is None else atol for run in present]
+        flagged = summarised.above(control.rows[mask], np.array(limits)[codes])
     groups: dict[str, list[int]] = {}
     for place, run in enumerate(present):
         if (t := tolerances[run]) is not None:
@@ -175,7 +185,7 @@ def _judged_without(
     order = np.argsort(codes, kind="stable")
     each = np.split(order, np.searchsorted(codes[order], np.arange(1, len(present))))
     return {
-        run: (max_abs[here], flagged[here], used[here], int(weight[here].sum()))
+        run: (max_abs[here], flagged[here], used[here], weight[here])
         for run, here in zip(present, each, strict=False)
     }
 
@@ -276,6 +286,7 @@ def held_out_of(alarms: Alarms) -> HeldOutRows:
         false_alarms=sum(a.wrong for a in alarms.values()),
         runs=len(alarms),
         runs_with_false_alarms=sum(a.wrong > 0 for a in alarms.values()),
+        unseen=sum(a.most - a.wrong for a in alarms.values()),
     )
 
 
@@ -297,14 +308,12 @@ def locked(
     theirs: Alarms = {}
     for control in controls_of(good[good["role"] == "control"]):
         cell = (control.op, control.dtype)
-        flagged = {}
         if cell in tolerances:
-            flagged["ours"] = bounds.exceeds(control.judged, tolerances[cell])
+            flagged = bounds.exceeds(control.judged, tolerances[cell])
+            _count(ours, control.runs, control.weight, flagged, control.weight * flagged)
         if cell in papers:
-            flagged["theirs"] = summarised.above(control.rows, papers[cell])
-        for name, alarms in (("ours", ours), ("theirs", theirs)):
-            if name in flagged:
-                _count(alarms, control.runs, control.weight, flagged[name])
+            over = summarised.above(control.rows, papers[cell])
+            _count(theirs, control.runs, control.weight, over, over)
     recalls: list[BuggyRecall] = []
     by_run = {False: ByRun(), True: ByRun()}
     missed = []
@@ -342,10 +351,10 @@ def locked(
     )
 
 
-def _count(alarms: Alarms, runs: Any, weight: Any, flagged: Any) -> None:
+def _count(alarms: Alarms, runs: Any, weight: Any, flagged: Any, most: Any) -> None:
     names, codes = np.unique(runs, return_inverse=True)
     rows = np.bincount(codes, weight, len(names))
-    wrong = np.bincount(codes, flagged, len(names))
+    wrong, upto = (np.bincount(codes, one, len(names)) for one in (flagged, most))
     for place, run in enumerate(names):
-        counted = Alarm(int(rows[place]), int(wrong[place]))
+        counted = Alarm(int(rows[place]), int(wrong[place]), most=int(upto[place]))
         alarms[str(run)] = alarms.get(str(run), Alarm()).with_(counted)

@@ -11,7 +11,7 @@ import numpy as np
 
 from tolcal import bounds
 from tolcal.bounds import GRID, Floats
-from tolcal.model import DTYPES, AllClose, TolcalError, Tolerance, round_up
+from tolcal.model import DTYPES, AllClose, TolcalError, Tolerance, Values, round_up
 
 PAPER_PERCENTILE = 95
 PAPER_FACTOR = 1.5
@@ -182,6 +182,32 @@ def residual(rows: Rows, wide: Rows | None, dtype: str) -> Bound:
     )
 
 
+def raised(bound: Bound, rows: Rows, borrowed: bool = False) -> Bound:
+    """A fit with just as much atol and |bias| as covers other rows too.
+
+    c stays, so more rows can only raise what is allowed, at any element. ``borrowed``: they are
+    fp32 rows that lend to a 16-bit fit (see `borrow`).
+    """
+    if not len(rows):
+        return bound
+
+    def least(pair: tuple[float, float], envelope: Floats, z: Floats) -> tuple[float, float]:
+        atol, c = pair
+        most = upper(envelope, z)
+        at = np.array([c - 1.0 if borrowed else c])
+        return max(atol, float(bounds.along(most.a, most.z, at)[0])), c
+
+    largest = bound.bias
+    if largest is not None and not borrowed:
+        largest = max(largest, largest_bias(rows) or 0.0)
+    return msgspec.structs.replace(
+        bound,
+        pair=least(bound.pair, rows.envelope, rows.z),
+        plain=least(bound.plain, rows.envelope_abs, rows.z_abs),
+        bias=largest,
+    )
+
+
 def allclose(atol: float, c: float, roundoff: float, dtype: str) -> AllClose:
     """(atol, c) on the residual as a pair for torch.testing, output rounding included.
 
@@ -212,7 +238,7 @@ def bias_bound(largest: float | None, margin: float) -> float | None:
     return round(widened, 2) if widened < 1.0 else None
 
 
-def wider(first: Tolerance, second: Tolerance) -> Tolerance:
+def wider(first: Values, second: Values) -> Tolerance:
     """The tolerance that lets through whatever either does."""
     biases = [t.bias_tol for t in (first, second)]
     return Tolerance(

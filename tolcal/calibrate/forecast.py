@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 
 from tolcal.calibrate import tails
 from tolcal.model import Forecast
@@ -18,17 +20,25 @@ class Judged(msgspec.Struct, frozen=True):
 
 
 def of(controls: Sequence[Judged], budget: float) -> Forecast | None:
-    """The estimate over all controls together, and the one that needs most more runs."""
+    """The estimate over all controls together, and the one that most of it comes from.
+
+    More runs are those after which the upper limit would keep the budget if the tails stayed: it
+    falls with the number of runs.
+    """
     known = [c for c in controls if len(c.shares.shares)]
     if not known:
         return None
-    most, name = max((tails.more_runs(c.shares, len(known), budget), c.name) for c in known)
     shares = [c.shares for c in known]
+    rate, upper = _short(tails.red_rate(shares)), _short(tails.upper_limit(shares))
+    worst = max(known, key=lambda c: (tails.red_rate([c.shares]), c.name)).name
+    runs = len(np.unique(np.concatenate([s.runs for s in shares])))
+    over = upper > budget
     return Forecast(
-        rate=_short(tails.red_rate(shares)),
-        upper=_short(tails.upper_limit(shares)),
-        worst=name if most else "",
-        more_runs=most,
+        rate=rate,
+        # A resample may look better than what was seen.
+        upper=max(rate, upper),
+        worst=worst if over else "",
+        more_runs=math.ceil(runs * (upper / budget - 1)) if over else 0,
     )
 
 

@@ -3,6 +3,9 @@
 The numbers are those of ``fit.residual`` on the rows that remain, to the last bit: envelopes are
 maxima, which per-run maxima give exactly, and the joint fit's choice is taken from sums only where
 they can't be wrong about it.
+
+They are of trusted rows. A pull request's come after: the fit to trusted rows is raised to cover
+them, so that they choose nothing.
 """
 
 from __future__ import annotations
@@ -171,22 +174,35 @@ class Part(msgspec.Struct, frozen=True):
     device: str
     own: Pool
     lent: Pool | None
+    claimed: fit.Rows  # a pull request's
+    claimed_lent: fit.Rows | None = None  # fp32 ones likewise
 
     def without(self, run: str | None) -> fit.Bound | None:
-        """The fit without that run's rows, or of all."""
+        """The fit to trusted rows without that run's, or to all of them."""
         return self.own.without(run, self.lent)
+
+    def raised(self, bound: fit.Bound) -> fit.Bound:
+        """That fit where it covers the rows of pull requests too: see `fit.raised`."""
+        bound = fit.raised(bound, self.claimed)
+        if self.claimed_lent is not None:
+            bound = fit.raised(bound, self.claimed_lent, borrowed=True)
+        return bound
 
 
 def parts(control: Control, wide: Mapping[str, Control], devices: Sequence[str]) -> list[Part]:
     """The control's rows by device class; ``wide`` are the fp32 controls by kernel."""
     found = []
     for device in devices:
-        mask = control.fits & (control.device == device)
+        here = control.fits & (control.device == device)
+        mask = here & control.trusted
         if not mask.any():
             continue
-        lender, lent = wide.get(control.kernel), None
+        lender, lent, claimed = wide.get(control.kernel), None, None
         if DTYPES[control.dtype].bits <= 16 and lender is not None:
             there = lender.fits & (lender.device == device)
-            lent = Pool(lender, there) if there.any() else None
-        found.append(Part(device, Pool(control, mask), lent))
+            if (there & lender.trusted).any():
+                lent = Pool(lender, there & lender.trusted)
+                claimed = lender.subset(there & ~lender.trusted)
+        rest = control.subset(here & ~control.trusted)
+        found.append(Part(device, Pool(control, mask), lent, rest, claimed))
     return found

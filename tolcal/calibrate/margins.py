@@ -1,8 +1,9 @@
 """A margin for each control from its own tail, and with them the tolerances of a cell.
 
 A control takes the smallest rung of `fit.LADDER` at which OST (`tails`) expects no more red runs
-of it than its share of the budget, else the top one. A control without a tail to speak of takes
-the smallest: its floor governs. Leaving a run out, the choice is made without it as well.
+of it than its share of the budget, else the top one. A control without any error takes the
+smallest: its floor governs. One with too few errors for a tail takes the top one. Leaving a run
+out, the choice is made without it as well.
 """
 
 from __future__ import annotations
@@ -115,9 +116,12 @@ class Ladder:
         self._own = [_Seen(control, part.device) for part in self.parts]
         self._lent = [_Seen(lender, p.device) for p in self.parts] if lender is not None else []
 
-    def tolerances(self, runs: Sequence[str | None], choice: Choice) -> list[Fitted | None]:
+    def tolerances(
+        self, runs: Sequence[str | None], choice: Choice, raised: bool = False
+    ) -> list[Fitted | None]:
         """Without each of the runs in turn (None: with all); None where no row is left.
 
+        ``raised``: they cover the rows of pull requests too, by the margins that trusted rows take.
         Few runs change a fit, so the margin is chosen together for all runs of the same fit.
         """
         groups: dict[Bounds, list[int]] = {}
@@ -133,7 +137,10 @@ class Ladder:
             for place, margin in zip(places, margins, strict=True):
                 if margin not in made:
                     each = zip(self.parts, fits, strict=True)
-                    made[margin] = Fitted({p.device: b.times(margin) for p, b in each if b}, margin)
+                    all_ = {
+                        p.device: (p.raised(b) if raised else b).times(margin) for p, b in each if b
+                    }
+                    made[margin] = Fitted(all_, margin)
                 result[place] = made[margin]
         return result
 
@@ -151,14 +158,12 @@ class Ladder:
         return [float(m) for m in result]
 
     def _rates(self, fits: Bounds, runs: Sequence[str | None], margin: float) -> Floats:
-        """Red runs by this control's own bound times ``margin``; 0 where it has no tail."""
+        """Red runs by this control's own bound times ``margin``; 0 where no error was seen."""
         own = _together([s.shares(b, margin) for s, b in zip(self._own, fits, strict=True) if b])
         lent = [s.shares(b, margin, False) for s, b in zip(self._lent, fits, strict=False) if b]
         used = telling(own, _together(lent) if lent else None)
         if not len(own.shares):
             return np.ones(len(runs))  # no explore case: nothing is known
-        if not used.has_tail:
-            return np.zeros(len(runs))
         names = self._own[0].control.code_of
         return tails.rates_without(used, [None if run is None else names(run) for run in runs])
 
@@ -203,12 +208,15 @@ def _together(many: Sequence[tails.Shares]) -> tails.Shares:
 
 
 def cell(
-    ladders: Sequence[Ladder], runs: Sequence[str | None], choice: Choice
+    ladders: Sequence[Ladder], runs: Sequence[str | None], choice: Choice, raised: bool = False
 ) -> list[Fitted | None]:
-    """The wider of a cell's controls, without each of the runs in turn (None: with all)."""
+    """The wider of a cell's controls, without each of the runs in turn (None: with all).
+
+    ``raised`` as for `Ladder.tolerances`.
+    """
     result: list[Fitted | None] = [None] * len(runs)
     for ladder in ladders:
-        for place, one in enumerate(ladder.tolerances(runs, choice)):
+        for place, one in enumerate(ladder.tolerances(runs, choice, raised)):
             before = result[place]
             result[place] = before.wider(one) if before and one else one or before
     return result

@@ -54,7 +54,7 @@ class Control:
         self.max_abs = rows["max_abs"].to_numpy(np.float64)
         #: within the limit that was in force when it was measured
         self.passed = rows["num_exceeding"].fillna(0).to_numpy(np.int64) == 0
-        self.arrays = _fit_rows(rows)
+        self.arrays = _fit_rows(rows, self.trusted)
         self.judged = judged_rows(rows, self.device)
         #: Rows that can be fitted: imported ones have no envelope, and no tolerance covers a
         #: non-finite value where the reference is finite.
@@ -148,7 +148,9 @@ def judged_rows(rows: pd.DataFrame, device: Any = None) -> bounds.Rows:
     )
 
 
-def _fit_rows(rows: pd.DataFrame) -> fit.Rows:
+def _fit_rows(rows: pd.DataFrame, trusted: bounds.Bools) -> fit.Rows:
+    """``trusted``: the rows that say what the unit is, if there are any."""
+
     def column(name: str) -> Any:
         return rows[name].to_numpy(np.float64)
 
@@ -160,6 +162,7 @@ def _fit_rows(rows: pd.DataFrame) -> fit.Rows:
         rows, "scale_abs_quantiles", lines.TYPICALS_ABS, "typical_abs_count"
     )
     units, codes = np.unique(column("roundoff"), return_inverse=True)
+    telling = summarised.weights(rows) * (trusted if trusted.any() else 1)
     return fit.Rows(
         envelope=table("envelope"),
         z=column("scaled_max"),
@@ -170,7 +173,7 @@ def _fit_rows(rows: pd.DataFrame) -> fit.Rows:
         rms=np.where(summarised.kinds(rows) == LINE, 0.0, column("ref_rms")),
         bias=column("bias"),
         bias_count=column("bias_count"),
-        roundoff=float(units[np.bincount(codes, summarised.weights(rows)).argmax()]),
+        roundoff=float(units[np.bincount(codes, telling).argmax()]),
         shares=shares,
         shares_abs=shares_abs,
     )

@@ -19,6 +19,16 @@ WORTH_RUNS = 3
 FACTORS = (1.0, 0.5, 2.0)
 
 
+def raised(state: CellState, now: Sequence[float] | None, proposed: Sequence[float]) -> CellState:
+    """The state of a cell that a pull request's rows have raised since it was settled."""
+    if now is None:
+        return state
+    ratios = [old / new for old, new in zip(now, proposed, strict=True)]
+    if min(ratios) <= 1 / WORTH:
+        return "looser"
+    return "unchanged" if max(ratios) < WORTH else state
+
+
 def settle(
     now: Sequence[float] | None, proposed: Sequence[Sequence[float]], runs: int
 ) -> tuple[CellState, int]:

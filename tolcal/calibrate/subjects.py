@@ -116,7 +116,8 @@ def subjects_of(
         groups.setdefault((name, control.dtype), []).append(control)
     found = []
     for (_, dtype), members in sorted(groups.items()):
-        if not any(m.trusted.any() for m in members):
+        members = [m for m in members if m.trusted.any()]
+        if not members:
             continue
         names = {m.kernel for m in members}
         here = kept[(kept["op"] == members[0].op) & (kept["dtype"] == dtype)]

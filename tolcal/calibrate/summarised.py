@@ -67,10 +67,13 @@ def median(rows: pd.DataFrame, scale: str) -> float:
     return float(values[known][order[at]])
 
 
-def above(rows: pd.DataFrame, limit: float) -> Any:
-    """Records of each row with max_abs above the limit, of a line by its points, rounded down."""
+def above(rows: pd.DataFrame, limit: Any) -> Any:
+    """Records of each row with max_abs above the limit (one for all, or one a row).
+
+    Of a line by its points, rounded down.
+    """
     values, weight, places = published(rows)
-    over = values > limit
+    over = values > np.broadcast_to(limit, len(rows))[places]
     if weight is None:
         return over.astype(np.int64)
     # Equal shares of whole numbers may miss one by their rounding.

@@ -10,7 +10,7 @@ choice; the locked runs tell.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -79,6 +79,7 @@ def sweep(
     more: Sequence[float] = (),
     locked: pd.DataFrame | None = None,
     budget: float = BUDGET,
+    subtle: Collection[str] = (),
     min_rows: int = MIN_ROWS,
     min_runs: int = MIN_RUNS,
     progress: Callable[[int, int, str], None] = lambda *_: None,
@@ -91,10 +92,14 @@ def sweep(
         more: margins beside MARGINS.
         locked: records of runs that play no part in any fit.
         budget: as for ``calibrate``: what each control's own margin is chosen by.
+        subtle: buggy kernels to leave out.
         min_rows, min_runs: trusted rows and runs that a control needs on one device class.
 
     A cell that is uncalibrated has no settings of our rule.
     """
+    frame = frame[~frame["kernel"].isin(subtle)]
+    if locked is not None:
+        locked = locked[~locked["kernel"].isin(subtle)]
     subjects, runs, apart = subjects_of(frame, locked, by, (min_rows, min_runs))
     choice = margins.Choice(budget / max(1, sum(s.calibrated for s in subjects)))
     totals: dict[tuple[str | None, str | None], dict[Setting, Tally]] = {}

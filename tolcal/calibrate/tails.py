@@ -8,7 +8,14 @@ Hill (1975) estimates. A fresh exponential exceeds y times S, the sum of the k l
 log-excesses, with probability ``(1 + y)^-k`` (Renyi 1953: spacings of exponential order statistics
 are independent), so ``q(m) = (1 + ln(m/t_1)/S)^-k``, t_1 the largest share and m the share that
 fails (1: the bound itself). Unlike a plug-in of Hill's estimate this allows for its own
-uncertainty, on the safe side. A model figure: it assumes that ops, shapes, inputs, GPU and
+uncertainty, on the safe side.
+
+Records are exchangeable only if runs are alike. A run may have a level of its own, which its
+records share: then the largest come of fewer runs than chance would have it, and say less than
+their number does. In that case the largest share of each run is the record, and N the number of
+runs.
+
+A model figure: it assumes that ops, shapes, inputs, GPU and
 software stay as they are.
 """
 
@@ -28,6 +35,9 @@ TAIL_COUNT = 20
 TAIL_SHARE = 0.05
 #: With fewer shares above 0 there is no tail to speak of: the order statistic alone counts.
 LEAST_POSITIVE = 5
+#: The k largest are taken to spread by at least this much each, in logarithms: a top that looks
+#: flat may be rounded (tolerances to three digits, a summary's numbers, 16-bit outputs).
+LEAST_SPREAD = 0.05
 
 
 class Shares(msgspec.Struct, frozen=True):
@@ -45,9 +55,32 @@ class Shares(msgspec.Struct, frozen=True):
         return int((self.shares > 0).sum())
 
     @property
-    def has_tail(self) -> bool:
-        """Whether enough shares are above 0 for a tail."""
-        return self.positive >= LEAST_POSITIVE
+    def clustered(self) -> bool:
+        """Whether the records of the tail come of fewer runs than chance would have it.
+
+        So many draws of R equal runs meet R (1 - (1 - 1/R)^k) of them, give or take the standard
+        deviation of that count (Feller 1968, An introduction to probability theory I, IV.2);
+        three of these make a cluster.
+        """
+        count = len(np.unique(self.runs))
+        k = min(max(TAIL_COUNT, int(TAIL_SHARE * len(self.shares))), self.positive)
+        if count == len(self.shares) or k < LEAST_POSITIVE:
+            return False
+        # With all that equal the last of them: which of equals come first means nothing.
+        top = self.shares >= np.partition(self.shares, -k)[-k]
+        k = int(top.sum())
+        missed = (1 - 1 / count) ** k
+        both = max(0.0, 1 - 2 / count) ** k
+        spread = math.sqrt(max(0.0, count * missed + count * (count - 1) * both
+                               - (count * missed) ** 2))  # fmt: skip
+        return len(np.unique(self.runs[top])) < count * (1 - missed) - 3 * spread - 1e-9
+
+    def largest(self) -> Shares:
+        """Of each run the largest."""
+        names, codes = np.unique(self.runs, return_inverse=True)
+        shares = np.zeros(len(names))
+        np.maximum.at(shares, codes, self.shares)
+        return Shares(shares, names)
 
 
 class _Draws(msgspec.Struct, frozen=True):
@@ -71,8 +104,8 @@ def beyond(control: Shares, margin: float = 1.0) -> float:
 def red_rate(controls: Sequence[Shares], margin: float = 1.0) -> float:
     """Estimated share of whole runs in which any control's record exceeds its bound.
 
-    The sum over controls of r * q(margin) / (N + 1), r = records a run: an upper bound if the
-    controls' records go over together, at most 1.
+    The sum over controls of r * q(margin) / (N + 1), r = records a run (1 where runs have levels
+    of their own): an upper bound if the controls' records go over together, at most 1.
     """
     return float(_red(controls, margin, _once(controls))[0])
 
@@ -114,7 +147,8 @@ def _red(controls: Sequence[Shares], margin: float, draws: _Draws) -> Floats:
     total = np.zeros(len(draws.times))
     for control in controls:
         if len(control.shares):
-            q, rows, runs = _beyond(control, margin, draws)
+            units = control.largest() if control.clustered else control
+            q, rows, runs = _beyond(units, margin, draws)
             total += np.where(runs > 0, rows / np.maximum(runs, 1) * q / (rows + 1), 0.0)
     return np.minimum(total, 1.0)
 
@@ -144,21 +178,8 @@ def _beyond(control: Shares, margin: float, draws: _Draws) -> tuple[Floats, Floa
         spread = among @ logs - k * pivot
         largest = logs[0] if draws.fitted else logs[np.argmax(above > 0, axis=1)]
         room = math.log(margin) - largest
-        # All of the k largest are equal, but for rounding: the tail ends there, as was seen.
-        flat = spread <= 1e-9 * k
-        tail = (1.0 + np.maximum(room, 0.0) / np.where(flat, 1.0, spread)) ** -k
-        q = np.where(positive < LEAST_POSITIVE, 1.0, np.where(flat, 0.0, tail))
+        spread = np.maximum(spread, LEAST_SPREAD * np.maximum(k, 1))
+        tail = (1.0 + np.maximum(room, 0.0) / spread) ** -k
+        q = np.where(positive < LEAST_POSITIVE, 1.0, tail)
     q = np.where((room <= 0) | np.isnan(q), 1.0, q)  # the largest is at the bound, or infinite
     return np.where(positive > 0, q, 0.0), rows, runs
-
-
-def more_runs(control: Shares, controls: int, budget: float, margin: float = 1.0) -> int:
-    """How many more runs a control needs for its share of the budget, if its tail stays.
-
-    ``budget`` (red runs as a share of all) is divided evenly among so many ``controls``.
-    """
-    runs = len(np.unique(control.runs))
-    if not runs:
-        return 0
-    wanted = beyond(control, margin) * controls / budget
-    return max(0, math.ceil(wanted - runs))

@@ -149,7 +149,7 @@ def build_parser() -> argparse.ArgumentParser:
                            "published")  # fmt: skip
     calibrate.add_argument("--by", choices=("op", "kernel"), default="op",
                            help="one tolerance per op (default) or per control")  # fmt: skip
-    calibrate.add_argument("--margin", type=options.factor, default=None, metavar="M",
+    calibrate.add_argument("--margin", type=options.margin, default=None, metavar="M",
                            help="multiply the fitted bounds by M (default: by 2, 3 or 4, each "
                            "control by what its tail asks for)")  # fmt: skip
     calibrate.add_argument("--budget", type=options.share, default=None, metavar="B",

@@ -10,6 +10,7 @@ import sys
 import webbrowser
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -20,6 +21,20 @@ from tolcal.model import Approved, Op, TolcalError, plural
 from tolcal.report import FORMATS, text
 from tolcal.report.document import Document, read, to_json
 from tolcal.tolerances import approving
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def _must_be_apart(frame: pd.DataFrame, kept: pd.DataFrame, apart: list[Path]) -> None:
+    """TolcalError if a run is both in the history and among the locked ones."""
+    shared = sorted({str(run) for run in set(frame["run_id"]) & set(kept["run_id"])})
+    if shared:
+        raise TolcalError(
+            f"--locked {' '.join(map(str, apart))}: {len(shared)} of its "
+            f"{plural(kept['run_id'].nunique(), 'run')} (first {shared[0]}) are in --history too, "
+            "so they were not kept apart; name runs that the history lacks"
+        )
 
 
 def calibrate(args: argparse.Namespace) -> int:
@@ -45,7 +60,7 @@ def calibrate(args: argparse.Namespace) -> int:
     frame = frames.frame_of(past)
     kept = frames.frame_of(others) if others else None
     if kept is not None:
-        _must_be_apart(set(frame["run_id"].unique()), set(kept["run_id"].unique()), apart)
+        _must_be_apart(frame, kept, apart)
     if swept is not None and any("line_kind" in one for one in (frame, kept) if one is not None):
         raise TolcalError(
             "--sweep judges record by record, and a summary has none: name histories of at most "
@@ -85,7 +100,7 @@ def calibrate(args: argparse.Namespace) -> int:
             )
         proposal = msgspec.structs.replace(proposal, locked=locked)
     if swept:
-        sweeping.write(swept, frame, kept, proposal, args.by, args.margin)
+        sweeping.write(swept, frame, kept, proposal, args.by, args.margin, corpus.subtle(ops))
     document = Document(proposal)
     if out:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -94,17 +109,6 @@ def calibrate(args: argparse.Namespace) -> int:
     if swept:
         print(f"sensitivity: {swept[1]}, every setting: {swept[0]}")
     return 0
-
-
-def _must_be_apart(fitted: set[str], kept: set[str], apart: list[Path]) -> None:
-    """TolcalError if a run that should judge the fit is part of it."""
-    if shared := fitted & kept:
-        raise TolcalError(
-            f"--locked {' '.join(map(str, apart))}: {len(shared)} of its "
-            f"{plural(len(kept), 'run')} "
-            f"({min(shared)} first) are in --history too, and a run that a fit rests on is no "
-            "evidence for it; name runs that took no part, or leave those out of --history"
-        )
 
 
 def _ops_if_any(folder: Path) -> tuple[Op, ...]:

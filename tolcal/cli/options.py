@@ -107,5 +107,11 @@ def factor(text: str) -> float:
     return number(text, float, 1e-9, 1e9)
 
 
+def margin(text: str) -> float:
+    """Below 1 a bound would fail what it was fitted to."""
+    return number(text, float, 1.0, 1e9)
+
+
 def share(text: str) -> float:
-    return number(text, float, 1e-9, 1.0)
+    """A budget: above a half it would be none."""
+    return number(text, float, 1e-9, 0.5)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 #: Names the kind of our Parquet file, in its schema's metadata.
 KIND = b"tolcal.sweep"
 VERSION = b"1"
+#: At which parts of our rule are compared, unless --margin says another.
+PARTS_MARGIN = 2.0
 
 
 def places(given: str, inputs: Iterable[Path]) -> tuple[Path, Path]:
@@ -65,19 +67,23 @@ def write(
     proposal: Proposal,
     by: Literal["op", "kernel"],
     margin: float | None,
+    subtle: Collection[str] = (),
 ) -> None:
-    """Sweeps, and writes both files; parts of our rule are compared at ``margin`` (None: 2)."""
+    """Sweeps, and writes both files; parts of our rule are compared at ``margin`` (None: 2).
+
+    ``subtle`` kernels are left out: what no knob finds tells knobs apart badly.
+    """
     from pyarrow import parquet
 
-    from tolcal.calibrate import fit
     from tolcal.calibrate.sweep import sweep
     from tolcal.report import sweeping, terminal
 
-    margin = margin or fit.LADDER[0]
+    margin = margin or PARTS_MARGIN
     with terminal.progress("sweeping", "cells") as progress:
         points = sweep(
-            frame, by=by, more=(margin,), locked=locked, budget=proposal.budget, progress=progress
-        )
+            frame, by=by, more=(margin,), locked=locked, budget=proposal.budget, subtle=subtle,
+            progress=progress,
+        )  # fmt: skip
     table, page = where
     table.parent.mkdir(parents=True, exist_ok=True)
     written = io.BytesIO()

@@ -14,7 +14,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tolcal.history import columns, folder, jsonlines, lines, parquet, summaries, tables
+from tolcal.history import clocks, columns, folder, jsonlines, lines, parquet, summaries, tables
 from tolcal.history.folder import MANIFEST, add, compact
 from tolcal.history.parquet import write as write_parquet
 from tolcal.history.tables import merge, to_frame
@@ -96,7 +96,11 @@ def ls(paths: Sequence[Path]) -> pd.DataFrame:
         kernels=("kernel", "nunique"),
         failed=("failed", "sum"),
     )
-    return table.reset_index().sort_values(["started", "run_id"], ignore_index=True)
+    when = clocks.instants(table["started"])
+    table = table.reset_index().sort_values(["started", "run_id"], ignore_index=True)
+    return table.sort_values(
+        "started", key=lambda s: s.map(lambda one: when[str(one)]), kind="stable", ignore_index=True
+    )
 
 
 def verify(paths: Sequence[Path]) -> list[str]:

@@ -168,7 +168,8 @@ class _Reduction:
         def typical(places: Ints) -> Floats:
             floor = SCALE_FLOOR * rms[places]
             found = [np.maximum(one[places], floor) for one in quantiles]
-            return np.fmax(np.concatenate(found, axis=1), np.float32(0))  # 0 for nan
+            filled: Floats = np.fmax(np.concatenate(found, axis=1), np.float32(0))  # 0 for nan
+            return filled
 
         points = np.full((self.count, len(names)), np.nan, np.float32)
         numbers = np.zeros(self.count, np.int64)

@@ -13,6 +13,7 @@ from tolcal.model import (
     BuggyRecall,
     CellProposal,
     Finding,
+    HeldOutRows,
     Interval,
     Locked,
     Proposal,
@@ -106,7 +107,10 @@ def factor(value: float | None) -> str:
     shown = (1 / value if value > 0 else math.inf) if looser else value
     if shown < 1.05:
         return "same"
-    text = f"{shown:.0f}" if shown >= 10 else f"{shown:.1f}"
+    if shown >= 1e7:
+        text = scientific(shown)  # compared with next to nothing: no table need be that wide
+    else:
+        text = f"{shown:.0f}" if shown >= 10 else f"{shown:.1f}"
     return f"{text}x looser" if looser else f"{text}x"
 
 
@@ -149,18 +153,23 @@ def held_out_claim(bad: int, runs: int) -> str:
     return f"{bad} of {runs} held-out runs red (at most {bound:.1f} % of runs, 95 % confidence)"
 
 
+def _flagged(held: HeldOutRows) -> str:
+    """Flagged rows: a flagged line of a summary is at least one."""
+    return f"{'at least ' if held.unseen else ''}{held.false_alarms}"
+
+
 def held_out_claims(proposal: Proposal) -> str:
     """The same of runs and of rows, those the fit rests on beside them: without its stop."""
     held, sample = proposal.held_out, proposal.in_sample
     claim = held_out_claim(held.runs_with_false_alarms, held.runs)
     if held.rows:
-        most = _rounded_up(100 * binomial.upper(held.false_alarms, held.rows))
-        claim += f"; {held.false_alarms} of {held.rows} held-out control rows flagged (at most "
+        most = _rounded_up(100 * binomial.upper(held.false_alarms + held.unseen, held.rows))
+        claim += f"; {_flagged(held)} of {held.rows} held-out control rows flagged (at most "
         claim += f"{most} %)"
     if sample is not None:
-        both = f"{sample.ours.false_alarms} of {sample.ours.rows}"
+        both = f"{_flagged(sample.ours)} of {sample.ours.rows}"
         if proposal.rule != "paper":
-            both += f", by the paper's rule {sample.paper.false_alarms}"
+            both += f", by the paper's rule {_flagged(sample.paper)}"
         claim += f"; in sample {both}"
     return claim[0].upper() + claim[1:]
 
@@ -177,11 +186,14 @@ def forecast_claim(proposal: Proposal) -> str:
             f"No estimate of rarer false alarms: {bad} of {runs} held-out runs red is more than "
             f"the tail model ({_in_1000(foreseen.upper)} in 1,000) allows; {budget} is not met"
         )
+    if foreseen.upper == 0:
+        return f"No error was seen, so the tail model says nothing of rarer ones, nor of {budget}"
     if foreseen.upper <= proposal.budget:
         met = f"within {budget}"
     else:
-        need = f"; {foreseen.worst} needs {plural(foreseen.more_runs, 'more run')}"
-        met = f"{budget} is not shown to hold{need if foreseen.worst else ''}"
+        need = f", which needs about {plural(foreseen.more_runs, 'more run')}"
+        need += f", most for {foreseen.worst}" if foreseen.worst else ""
+        met = f"{budget} is not shown to hold{need if foreseen.more_runs else ''}"
     return (
         f"If tails continue as seen, at most about {_in_1000(foreseen.upper)} in 1,000 runs red "
         f"(central {_in_1000(foreseen.rate)}; a model figure, for the same ops, inputs, GPU and "
@@ -319,9 +331,9 @@ def locked_claim(locked: Locked) -> str:
         )
     return (
         f"Locked runs: {ours.runs_with_false_alarms} of {ours.runs} red (at most {bound:.1f} % of "
-        f"runs, 95 % confidence), {ours.false_alarms} of {ours.rows} control rows flagged; "
+        f"runs, 95 % confidence), {_flagged(ours)} of {ours.rows} control rows flagged; "
         f"the paper's rule: {paper.runs_with_false_alarms} of {paper.runs} red, "
-        f"{paper.false_alarms} rows. {'; '.join(seen) or 'No buggy kernel was judged'}."
+        f"{_flagged(paper)} rows. {'; '.join(seen) or 'No buggy kernel was judged'}."
     )
 
 
@@ -441,6 +453,9 @@ def _nothing_new(proposal: Proposal) -> str:
             f"nothing can be calibrated yet: {plural(len(lacking), 'cell')} without enough rows or "
             f"runs, up to {needs(most)} needed (tolcal run --repeat N)"
         )
+    looser = sum(c.state == "looser" for c in proposal.cells)
+    if looser:
+        return f"nothing to change; {plural(looser, 'cell')} would be looser"
     return "nothing to change"
 
 

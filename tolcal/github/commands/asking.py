@@ -88,6 +88,7 @@ def _proposed(cell: CellProposal) -> Iterator[str]:
             f"- proposed ({cell.state}): {_bound(cell.tolerance)}; of the error at the median "
             f"element {text.scientific(cell.allowed_now)} is allowed now, "
             f"{text.scientific(cell.allowed_proposed)} proposed ({text.factor(cell.tightening)})"
+            + (f"; {text.plain(cell.note)}" if cell.note else "")
         )
         for line in transfer.overrides(cell):
             need = line.need
