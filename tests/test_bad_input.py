@@ -161,6 +161,38 @@ def test_a_history_without_what_judging_needs_is_refused(
     assert "measure again, or import foreign results with `tolcal history import`" in err
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("device_class", None, "a record without device_class"),
+        ("device_class", "xpu 1550", "device_class 'xpu 1550' (expected sm_<digits>"),
+        ("switches", None, "a record without switches"),
+        ("switches", "{", "switches '{'"),
+        ("kernel_hash", None, "a record without kernel_hash"),
+        ("bias", None, "an envelope and no bias"),
+        ("scale_q50", float("inf"), "scale_q50 = inf"),
+        ("scale_abs_q90", None, "an envelope and no scale_abs_q90"),
+        ("ref_rms", float("inf"), "ref_rms = inf"),
+        ("roundoff", float("inf"), "a roundoff that is none"),
+        ("roundoff", None, "a record without roundoff"),
+    ],
+)
+def test_records_that_cannot_be_judged_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, value: Any, says: str
+) -> None:
+    """In one line, where they are read: file, column, and what to do."""
+    table = columns.from_records(control_rows(runs=1, rows=3))
+    field = table.schema.field(name)
+    plain = pa.string() if pa.types.is_dictionary(field.type) else field.type
+    other = pa.array([value] * len(table), plain).cast(field.type)
+    table = table.set_column(table.schema.get_field_index(name), field, other)
+    status, out, err = told(changed(tmp_path / "h.parquet", table), capsys)
+    assert (status, out) == (2, "")
+    assert "h.parquet: " in err
+    assert says in err
+    assert "restore it" in err
+
+
 def foreign(**changes: Any) -> ErrorStats:
     """The eleven published statistics alone."""
     return msgspec.structs.replace(make_stats(2.0**-20), **FOREIGN | changes)

@@ -35,6 +35,7 @@ from tolcal import history
 from tolcal.cli import main
 from tolcal.history import columns, jsonlines
 from tolcal.model import (
+    DEVICE_CLASS,
     DTYPES,
     ENVELOPE_GRID,
     Case,
@@ -56,10 +57,12 @@ name = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True)
 hex16 = st.from_regex(r"[0-9a-f]{16}", fullmatch=True)
 #: Of what is no honest record's a history refuses: falling envelopes, sizes that are none.
 size = st.floats(0.0, width=32, allow_nan=False)
+finite = st.floats(width=32, allow_nan=False, allow_infinity=False)
 points = st.tuples(*[size] * len(ENVELOPE_GRID)).map(lambda v: tuple(sorted(v, reverse=True)))
 environments = st.builds(
     Environment,
-    device=printable, device_class=name, vendor=name, driver=printable, runtime=printable,
+    device=printable, device_class=st.from_regex(DEVICE_CLASS, fullmatch=True), vendor=name,
+    driver=printable, runtime=printable,
     torch=printable, triton=printable,
     switches=st.lists(printable, max_size=3, unique=True).map(lambda s: tuple(sorted(s))),
 )  # fmt: skip
@@ -79,10 +82,10 @@ stats_full = st.builds(
     p50_abs=float32, p90_abs=float32, p99_abs=float32, max_rel=float32, mean_rel=float32,
     max_ulp=st.integers(0, 2**64 - 1), mean_ulp=float32,
     residual_max=size, envelope=points, envelope_abs=points, scaled_max=size,
-    scaled_max_abs=size, scale_quantiles=st.tuples(*[float32] * 3),
-    scale_abs_quantiles=st.tuples(*[float32] * 3), bias=st.floats(-1.0, 1.0, width=32),
+    scaled_max_abs=size, scale_quantiles=st.tuples(*[finite] * 3),
+    scale_abs_quantiles=st.tuples(*[finite] * 3), bias=st.floats(-1.0, 1.0, width=32),
     bias_count=count,
-    nonfinite_mismatch=count, ref_rms=float32, ref_max=float32,
+    nonfinite_mismatch=count, ref_rms=finite, ref_max=float32,
 )  # fmt: skip
 cases = st.builds(
     Case,

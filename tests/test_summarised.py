@@ -266,6 +266,24 @@ def test_summarize_calibrate_and_say_what_is_wrong(folder: Path) -> None:
     assert (folder / "x.parquet").read_bytes() == b"mine"
 
 
+def test_a_larger_summary_is_taken_from(folder: Path) -> None:
+    """Parts that a summary lacks, of runs that it has."""
+    here = table()
+    names = np.array(here["op"].to_pylist())
+    for name, mask in (("one", names == "softmax"), ("two", names != "gelu")):
+        history.add(folder / name, here.filter(pa.array(mask)))
+        made = tolcal(folder, "history", "summarize", "--history", name, "--out", f"{name}.parquet")
+        assert made.returncode == 0, made.stderr
+    done = tolcal(folder, "history", "summarize", "--history", "two.parquet",
+                  "--out", "one.parquet")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "records of" in done.stdout
+    whole = sum(lines.runs_of(summaries.read(folder / "one.parquet")).values())
+    assert whole == (names != "gelu").sum()
+    fitted = tolcal(folder, "calibrate", "--history", "two.parquet", "--history", "one.parquet")
+    assert fitted.returncode == 0, fitted.stderr
+
+
 def test_ray_gives_the_same_lines(folder: Path) -> None:
     """A Ray task for each row group, merged: the bits of one machine; Ray is gone afterwards."""
     pytest.importorskip("ray")

@@ -316,6 +316,18 @@ def test_a_summary_survives_its_file(tmp_path: Path) -> None:
         ("envelope_abs_02", float("nan"), "no envelope_abs_02"),
         ("scaled_max", -1.0, "scaled_max < 0"),
         ("bias", 1.5, "a bias above 1"),
+        ("bias", None, "no bias, though it ran"),
+        ("typical_3", float("inf"), "typical_3 that is no number"),
+        ("typical_0", None, "typical_0 that is no number"),
+        ("typical_abs_7", 0.0, "typical_abs_7 out of order"),
+        ("middle_2", None, "middle_2 that is no number"),
+        ("middle_abs_0", float("nan"), "middle_abs_0 that is no number"),
+        ("top_0", None, "top_0 that is no number"),
+        ("top_5", 1e30, "top_5 out of order"),
+        ("rest_4", float("inf"), "rest_4 that is no number"),
+        ("rest_9", 1e30, "rest_9 above top_5"),
+        ("roundoff", 0.5, "a roundoff that is none"),
+        ("device_class", "xpu 1550", "device_class 'xpu 1550'"),
         ("roundoff", 2.0, "a roundoff that is none"),
         ("bits", 60, "bits that no significand has"),
         ("kind", "sum", "kind 'sum'"),
@@ -331,6 +343,20 @@ def test_a_hostile_summary_is_one_line(tmp_path: Path, name: str, value: Any, sa
     with pytest.raises(TolcalError, match=r"^\S*s\.parquet: ") as error:
         summaries.read(path)
     assert says in str(error.value)
+
+
+@pytest.mark.parametrize(("name", "value"), [("detectable", 0), ("rows", 10**6)])
+def test_counts_that_the_sample_denies(tmp_path: Path, name: str, value: int) -> None:
+    """A buggy kernel's line and its sampled records tell of the same rows."""
+    rows = lines.merge(summary.of_table(by_run(real())[0])).to_pylist()
+    for row in rows:
+        if row["kind"] == "line" and row["role"] == "buggy":
+            row[name] = value
+    plain = pa.schema([(f.name, pa.string() if f.type == lines.TEXT else f.type)
+                       for f in lines.SCHEMA])  # fmt: skip
+    table = pa.Table.from_pylist(rows, schema=plain).cast(lines.SCHEMA)
+    with pytest.raises(TolcalError, match="another sample than its rows"):
+        summaries.read(told(tmp_path / "s.parquet", table))
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
@@ -480,6 +506,69 @@ def test_records_win_over_lines(tmp_path: Path) -> None:
     loaded = loading.load([out, history_of(tmp_path / "k", tables[3:])])
     assert set(loaded.records["run_id"].to_pylist()) == {t["run_id"][0].as_py() for t in tables[3:]}
     assert set(lines.runs_of(loaded.lines)) == {t["run_id"][0].as_py() for t in tables[:3]}
+
+
+def test_of_a_run_in_both_what_holds_more_counts(tmp_path: Path) -> None:
+    """A few records of a run leave its summary; what was passed over is said either way."""
+    tables = by_run(real())[:2]
+    out = tmp_path / "s.parquet"
+    summarised([history_of(tmp_path / "h", tables)], out)
+    few = history_of(tmp_path / "k", [tables[0].slice(0, 3)])
+    loaded = loading.load([out, few])
+    assert not loaded.records.num_rows
+    assert lines.runs_of(loaded.lines) == {t["run_id"][0].as_py(): len(t) for t in tables}
+    first = tables[0]["run_id"][0].as_py()
+    assert loaded.notes == (
+        f"3 records of 1 run passed over ({first} first): summaries hold more of the same runs",
+    )
+    (note,) = loading.load([out, tmp_path / "h"]).notes
+    assert note.startswith(f"{sum(map(len, tables))} records of 2 runs passed over")
+
+
+def of_kernel(table: pa.Table, op: str) -> pa.Table:
+    return table.filter(pc.equal(pc.cast(table["op"], pa.string()), op)).combine_chunks()
+
+
+def test_records_in_two_parts_of_a_run_count_once(tmp_path: Path) -> None:
+    """The part that holds more of a kernel counts, in any order; nothing else is lost."""
+    table = by_run(real())[0]
+    ops = sorted(set(table["op"].to_pylist()))[:2]
+    one, other = (of_kernel(table, op) for op in ops)
+    both = pa.concat_tables([one.slice(0, len(one) // 2), other]).combine_chunks()
+    paths = []
+    for name, part in (("a", one), ("b", both)):
+        paths.append(told(tmp_path / f"{name}.parquet", lines.merge(summary.of_table(part))))
+    for order in (paths, paths[::-1]):
+        loaded = loading.load(order)
+        sums = lines.runs_of(loaded.lines)
+        assert list(sums.values()) == [len(one) + len(other)]
+        (note,) = loaded.notes
+        assert note.startswith(f"{len(one) // 2} records of 1 run passed over")
+    a, b = (summaries.read(path) for path in paths)
+    assert lines.merge(a, lines.merge(b, a)).equals(lines.merge(b, a))
+
+
+def test_overlapping_files_are_named_by_verify(tmp_path: Path) -> None:
+    """As two processes leave them that add to one folder at once."""
+    table = by_run(real())[0]
+    op = sorted(set(table["op"].to_pylist()))[0]
+    for part in (of_kernel(table, op), table):
+        summaries.add(tmp_path / "s", lines.merge(summary.of_table(part)), [], {})
+    (line,) = history.verify([tmp_path / "s"])
+    assert f"a summary of {len(table)} records of 1 runs" in line
+    assert f"{len(of_kernel(table, op))} more records of 1 run" in line
+
+
+def test_a_part_of_other_records_is_not_replaced(tmp_path: Path) -> None:
+    """A run's new records replace only those lines that they hold as well."""
+    table = by_run(real())[0]
+    ops = sorted(set(table["op"].to_pylist()))[:3]
+    out = tmp_path / "s.parquet"
+    summarised([history_of(tmp_path / "h", [of_kernel(table, ops[0])])], out)
+    rest = pa.concat_tables([of_kernel(table, op) for op in ops[1:]]).combine_chunks()
+    summarised([history_of(tmp_path / "k", [rest])], out)
+    whole = len(rest) + len(of_kernel(table, ops[0]))
+    assert list(lines.runs_of(summaries.read(out)).values()) == [whole]
 
 
 def test_many_records_are_summarised_while_read(tmp_path: Path) -> None:

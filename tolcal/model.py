@@ -25,6 +25,8 @@ ENVELOPE_GRID: tuple[float, ...] = (0.0, *(2.0**k for k in range(-1, 10)))
 
 #: Names reach Markdown, file names and command lines, so they are allow-listed where they enter.
 NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
+#: Device classes that tolerances can be told apart by: what a measured record may be of.
+DEVICE_CLASS = re.compile(r"sm_[0-9]{2,3}[a-z]?|gfx[0-9a-f]{3,5}|cpu")
 DIM = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,15}")
 
 

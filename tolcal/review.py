@@ -47,6 +47,7 @@ def review(
     reductions: Mapping[str, str] | None = None,
     subtle: Collection[str] = (),
     summarised: pa.Table | None = None,
+    known: Sequence[str] = (),
     progress: Callable[[int, int, str], None] = lambda *_: None,
 ) -> Review:
     """Judges a run.
@@ -63,6 +64,7 @@ def review(
         reductions: the dim that an op sums over, by its name.
         subtle: names of the buggy kernels whose recall is told apart.
         summarised: lines of summaries, of other runs than ``past``.
+        known: what to know of how both were read.
         progress: of the fit, as for ``calibrate``.
     """
     lined = lines.empty() if summarised is None else summarised
@@ -82,6 +84,7 @@ def review(
         legacy=legacy,
         reductions=reductions,
         subtle=subtle,
+        known=known,
         progress=progress,
     )
     verdict = compare.compare(records, approved, proposal, baseline, legacy, kernels, changed)

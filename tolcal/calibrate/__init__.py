@@ -7,7 +7,7 @@ counted leaving one run out, on explore cases only (gate cases repeat from run t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -79,6 +79,7 @@ def calibrate(
     legacy: Mapping[Cell, float] | None = None,
     reductions: Mapping[str, str] | None = None,
     subtle: Collection[str] = (),
+    known: Sequence[str] = (),
     progress: Callable[[int, int, str], None] = lambda *_: None,
 ) -> Proposal:
     """Fits every cell of a history.
@@ -97,6 +98,7 @@ def calibrate(
         reductions: the dim that an op sums over, for the a-priori bounds beside its cells.
         subtle: names of the buggy kernels whose recall is told apart, since their faults are small
             or rare.
+        known: what to know of how the history was read (``loading.Loaded.notes``).
 
     Without a record of a control that ran, the proposal has no cells.
     """
@@ -169,6 +171,7 @@ def calibrate(
         buggy=recalls,
         runs=described.with_alarms(seen, alarms),
         notes=(
+            *known,
             *described.differing(frame),
             *described.notes(good, fitted, rule),
             *described.raised([r.cell for r in results if r.raised]),

@@ -40,6 +40,7 @@ def _must_be_apart(frame: pd.DataFrame, kept: pd.DataFrame, apart: list[Path]) -
 def calibrate(args: argparse.Namespace) -> int:
     """``tolcal calibrate``."""
     from tolcal import calibrate as stage
+    from tolcal.history import frames
     from tolcal.report import terminal
 
     settings = config.load(args)
@@ -54,8 +55,10 @@ def calibrate(args: argparse.Namespace) -> int:
         read = (*settings.history, *apart, settings.tolerances, *([out] if out else []))
         swept = sweeping.places(args.sweep, read)
     ops = _ops_if_any(settings.corpus)
-    frame = summarizing.frame_of(settings.history, args)
-    kept = summarizing.frame_of(tuple(apart), args) if apart else None
+    past = summarizing.load(settings.history, args)
+    others = summarizing.load(tuple(apart), args) if apart else None
+    frame = frames.frame_of(past)
+    kept = frames.frame_of(others) if others else None
     if kept is not None:
         _must_be_apart(frame, kept, apart)
     if swept is not None and any("line_kind" in one for one in (frame, kept) if one is not None):
@@ -84,6 +87,7 @@ def calibrate(args: argparse.Namespace) -> int:
             legacy=legacy,
             reductions=corpus.reductions(ops),
             subtle=subtle,
+            known=past.notes + (others.notes if others else ()),
             progress=progress,
         )
     if kept is not None:

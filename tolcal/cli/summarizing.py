@@ -12,8 +12,7 @@ from tolcal.cli import config
 from tolcal.model import TolcalError, plural
 
 if TYPE_CHECKING:
-    import pandas as pd
-
+    from tolcal.history.loading import Loaded
     from tolcal.history.reduce import Engine
 
 
@@ -32,17 +31,15 @@ def engine_of(name: str) -> Iterator[Engine]:
         yield Cluster(ray)
 
 
-def frame_of(paths: tuple[Path, ...], args: argparse.Namespace) -> pd.DataFrame:
+def load(paths: tuple[Path, ...], args: argparse.Namespace) -> Loaded:
     """Records and lines of ``--history``, as ``--engine`` and ``--sample`` say."""
-    from tolcal.history import frames, loading
+    from tolcal.history import loading
     from tolcal.report import terminal
 
     # With Ray whatever there is is summarised there: it was asked for.
     most = loading.MOST_RECORDS if args.engine == "local" else 0
     with engine_of(args.engine) as engine, terminal.progress("summarising", "parts") as progress:
-        return frames.frame_of(
-            loading.load(paths, most=most, sample=args.sample, engine=engine, progress=progress)
-        )
+        return loading.load(paths, most=most, sample=args.sample, engine=engine, progress=progress)
 
 
 def summarize(args: argparse.Namespace) -> int:
@@ -64,23 +61,28 @@ def summarize(args: argparse.Namespace) -> int:
         found = reduce.summarise(
             records, known=before, sample=args.sample, engine=engine, progress=progress
         )
-    made, told = [found.table], lines.runs_of(found.table)
-    for path in paths:
-        if path not in records:
-            table = summaries.read(path)
-            counts = lines.runs_of(table)
-            new = counts.keys() - before.runs.keys() - told.keys()
-            made.append(lines.of_runs(table, new))
-            told |= {run: counts[run] for run in new}
-    table = lines.concat(made)
-    written = summaries.update(out, table, found.shards, before, args.sample, args.bits)
-    runs = lines.runs_of(table)
+    # Of what other summaries have, all parts that count and are not there yet.
+    joined = [summaries.read(path) for path in paths if path not in records]
+    more, passed = lines.empty(), dict[str, int]()
+    if joined:
+        old = [summaries.read(out)] if out.exists() else []
+        whole, passed = lines.merged(*old, found.table, *joined, sample=args.sample)
+        there = lines.parts_of(lines.concat([*old, found.table]))
+        more = lines.without_parts(whole, there)
+    written = summaries.update(out, found.table, found.shards, before, args.sample, args.bits, more)
+    runs = lines.runs_of(lines.concat([found.table, more]))
+    over = ""
+    if passed:
+        over = (
+            f"; {plural(sum(passed.values()), 'record')} of {plural(len(passed), 'run')} passed "
+            "over, since another part of the run holds as many or more"
+        )
     if written is None or not runs:
-        print(f"{out}: has every run of the history ({plural(len(before.runs), 'run')})")
+        print(f"{out}: has every run of the history ({plural(len(before.runs), 'run')}){over}")
         return 0
     print(
         f"{plural(sum(runs.values()), 'record')} of {plural(len(runs), 'run')} summarised in "
-        f"{written}, {written.stat().st_size:,} bytes"
+        f"{written}, {written.stat().st_size:,} bytes{over}"
     )
     return 0
 

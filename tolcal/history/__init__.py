@@ -18,7 +18,7 @@ from tolcal.history import clocks, columns, folder, jsonlines, lines, parquet, s
 from tolcal.history.folder import MANIFEST, add, compact
 from tolcal.history.parquet import write as write_parquet
 from tolcal.history.tables import merge, to_frame
-from tolcal.model import TolcalError, digest
+from tolcal.model import TolcalError, digest, plural
 
 __all__ = [
     "MANIFEST", "add", "compact", "content_digest", "jsonlines", "ls", "merge", "read",
@@ -127,10 +127,16 @@ def verify(paths: Sequence[Path]) -> list[str]:
 
 
 def _verified(path: Path) -> str:
-    table = lines.merge(summaries.read(path))
+    table, passed = lines.merged(summaries.read(path))
     runs = lines.runs_of(table)
     files = len(folder.shards(path)) if path.is_dir() else 1
+    overlap = ""
+    if passed:
+        overlap = (
+            f"; {plural(sum(passed.values()), 'more record')} of {plural(len(passed), 'run')} "
+            f"({min(passed)} first) do not count: they may be those of another part of their run"
+        )
     return (
         f"{path}: a summary of {sum(runs.values())} records of {len(runs)} runs in {files} "
-        "file(s): good"
+        f"file(s): good{overlap}"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tolcal.model import (
+    DEVICE_CLASS,
     DTYPES,
     ENVELOPE_GRID,
     STATUSES,
@@ -289,9 +290,11 @@ def unsound(table: pa.Table) -> list[str]:
     problems = []
     here = set(table.column_names)
     table = table.unify_dictionaries()
-    for name in ("run_id", "kernel", "op", "dtype", "dims", "case_id", "status", "role", "origin"):
-        if name in here and table[name].null_count:
+    for name in here & _NEEDED:
+        if table[name].null_count:
             problems.append(f"a record without {name}")
+    problems += unknown_classes(table) if {"device_class", "origin"} <= here else []
+    problems += no_switches(table) if "switches" in here else []
     allowed: dict[str, list[str]] = {
         "dtype": list(DTYPES),
         "status": list(STATUSES),
@@ -323,7 +326,68 @@ def unsound(table: pa.Table) -> list[str]:
             problems.append(f"a record with {name} < 0")
     if (np.abs(numbers["bias"]) > 1).any():
         problems.append("a record with bias outside -1 to 1")
+    return problems + _unjudgeable(table, numbers)
+
+
+def unknown_classes(table: pa.Table) -> list[str]:
+    """Device classes that no tolerance can be told apart by; an imported row's is never asked."""
+    pairs = table.select(["device_class", "origin"]).group_by(["device_class", "origin"])
+    found = pairs.aggregate([])
+    return [
+        f"a record with device_class {name!r} (expected sm_<digits>, gfx<digits> or cpu)"
+        for name, origin in zip(*(found[n].to_pylist() for n in found.column_names), strict=True)
+        if name is not None and origin != "import" and not DEVICE_CLASS.fullmatch(name)
+    ]
+
+
+def no_switches(table: pa.Table) -> list[str]:
+    """Switches that are no list of texts."""
+    problems = []
+    for text in pc.unique(pc.cast(table["switches"], pa.string())).to_pylist():
+        try:
+            if text is not None:
+                msgspec.json.decode(text, type=tuple[str, ...])
+        except (msgspec.DecodeError, RecursionError):
+            problems.append(f"a record with switches {text!r}")
     return problems
+
+
+def _unjudgeable(table: pa.Table, numbers: Mapping[str, npt.NDArray[np.float32]]) -> list[str]:
+    """Statistics that a record with an envelope lacks, or that no fit can take."""
+    judged = ~np.isnan(numbers["envelope_00"])
+    problems = [
+        f"a record with an envelope and no {name}"
+        for name in (*_JUDGED, "bias_count", "nonfinite_mismatch")
+        if name in table.column_names and table[name].null_count
+        and (judged & ~table[name].is_valid().to_numpy()).any()
+    ]  # fmt: skip
+    fitted = np.isfinite(numbers["envelope_00"])
+    if {"role", "status"} <= set(table.column_names):
+        for name, value in (("role", "control"), ("status", "ok")):
+            fitted &= pc.equal(pc.cast(table[name], pa.string()), value).to_numpy()
+    problems += [
+        f"a record of a control with {name} = inf"
+        for name in ("ref_rms", *TUPLES["scale_quantiles"], *TUPLES["scale_abs_quantiles"])
+        if name in numbers and (fitted & np.isinf(numbers[name])).any()
+    ]
+    if np.isinf(numbers["roundoff"]).any() or (numbers["roundoff"] < 0).any():
+        problems.append("a record with a roundoff that is none")
+    return problems
+
+
+#: Texts that records are told apart and grouped by, and the unit of what they say.
+_NEEDED = frozenset([f.name for f in SCHEMA if f.type == _TEXT] + ["roundoff"]) - {
+    "corrupts",
+    "reason",
+    "input_hash",
+    "commit",
+    "tolcal",
+}
+#: What a record with an envelope is judged and fitted by, beside that.
+_JUDGED = (
+    *TUPLES["envelope"], *TUPLES["envelope_abs"], "scaled_max", "scaled_max_abs", "bias",
+    "ref_rms", *TUPLES["scale_quantiles"], *TUPLES["scale_abs_quantiles"],
+)  # fmt: skip
 
 
 _FLOATS = frozenset(field.name for field in SCHEMA if pa.types.is_floating(field.type))

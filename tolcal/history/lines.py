@@ -56,6 +56,8 @@ IDENTITY = (
 #: What tells lines apart; ``part`` is a digest of all records of the run that were summarised
 #: together, ``kind`` is ``line`` or ``row`` (of the sample), ``shape`` what its envelope is.
 KEY = (*IDENTITY, "part", "kind", "shape", "passed", "pick")
+#: Lines that agree in these, but are of different parts, may be of the same records.
+_GROUP = ("run_id", "session", "kernel", "dtype", "case_set")
 TYPICALS = tuple(f"typical_{i}" for i in range(TYPICAL))
 TYPICALS_ABS = tuple(f"typical_abs_{i}" for i in range(TYPICAL))
 MIDDLES = tuple(f"middle_{i}" for i in range(MIDDLE))
@@ -103,11 +105,17 @@ def empty() -> pa.Table:
 def merge(*summaries: pa.Table, sample: int = SAMPLE) -> pa.Table:
     """Lines of all, each once, in the order of their keys; the sample is cut to ``sample``.
 
-    Where a key comes with several precisions the finest is kept.
+    Where a key comes with several precisions the finest is kept. Parts that may hold the same
+    records are not added up: see ``overlapping``.
     """
+    return merged(*summaries, sample=sample)[0]
+
+
+def merged(*summaries: pa.Table, sample: int = SAMPLE) -> tuple[pa.Table, dict[str, int]]:
+    """``merge``, and by run the records of its lines that were passed over."""
     table = summaries[0] if len(summaries) == 1 else concat(summaries)
     if not table.num_rows:
-        return canonical(table)
+        return canonical(table), {}
     table = sampled(table, ALL)  # most of a sample that goes, goes before anything is compared
     bits = _numbers(table, "bits")
     if (bits != bits[0]).any():
@@ -115,7 +123,33 @@ def merge(*summaries: pa.Table, sample: int = SAMPLE) -> pa.Table:
     codes, count = codes_of(table, KEY)
     if count < table.num_rows:
         table = table.take(pa.array(first_of_each(codes))).combine_chunks()
-    return sorted_by_key(sampled(_current(table).combine_chunks(), sample).combine_chunks())
+    table = _current(table).combine_chunks()
+    twice = overlapping(table)
+    passed = runs_of(table.filter(pa.array(twice))) if twice.any() else {}
+    table = table.filter(pa.array(~twice)).combine_chunks() if twice.any() else table
+    return sorted_by_key(sampled(table, sample).combine_chunks()), passed
+
+
+def overlapping(table: pa.Table) -> npt.NDArray[np.bool_]:
+    """Which rows to pass over, since another part of the run has at least as many such records.
+
+    Two parts of a run may have been made of the same records, and none may count twice: of each
+    kernel, dtype and case set the part with most records is kept (of equal ones the last by name).
+    """
+    runs = codes_of(table, ("run_id",))[1]
+    parts, count = codes_of(table, ("run_id", "part"))
+    if runs == count:
+        return np.zeros(table.num_rows, bool)
+    groups, number = codes_of(table, _GROUP)
+    both, place, pair = np.unique(groups * count + parts, return_index=True, return_inverse=True)
+    rows = np.where(is_kind(table, "line"), _numbers(table, "rows"), 0)
+    size = np.bincount(pair, rows, len(both))
+    names = np.array(pc.cast(table["part"], pa.string()).to_pylist(), object)[place].astype(str)
+    order = np.lexsort([names, size, groups[place]])
+    best = np.zeros(number, np.int64)
+    best[groups[place][order]] = order  # the last of each group stays
+    passed: npt.NDArray[np.bool_] = best[groups] != pair
+    return passed
 
 
 def _current(table: pa.Table) -> pa.Table:
@@ -127,11 +161,33 @@ def _current(table: pa.Table) -> pa.Table:
         for part in parts.split(",")
         if part
     }
-    if not gone:
-        return table
+    return without_parts(table, gone) if gone else table
+
+
+def sizes(table: pa.Table) -> dict[tuple[str, str], dict[tuple[str, ...], int]]:
+    """Of each run and part: records by session, kernel, dtype and case set."""
+    names = [*_GROUP, "part"]
+    lined = table.filter(pa.array(is_kind(table, "line")))
+    sums = lined.group_by(names).aggregate([("rows", "sum")])
+    found: dict[tuple[str, str], dict[tuple[str, ...], int]] = {}
+    for run, *group, part, rows in zip(
+        *(sums[name].to_pylist() for name in (*names, "rows_sum")), strict=True
+    ):
+        found.setdefault((run, part), {})[tuple(group)] = rows
+    return found
+
+
+def parts_of(table: pa.Table) -> set[tuple[str, str]]:
+    """Runs and the parts that there are of them."""
+    pairs = table.select(["run_id", "part"]).group_by(["run_id", "part"]).aggregate([])
+    return set(zip(pairs["run_id"].to_pylist(), pairs["part"].to_pylist(), strict=True))
+
+
+def without_parts(table: pa.Table, gone: Collection[tuple[str, str]]) -> pa.Table:
+    """Without these parts of these runs."""
     runs, parts = (pc.cast(table[name], pa.string()).to_pylist() for name in ("run_id", "part"))
     keep = [pair not in gone for pair in zip(runs, parts, strict=True)]
-    return table.filter(pa.array(keep))
+    return table.filter(pa.array(keep, pa.bool_()))
 
 
 def sampled(table: pa.Table, sample: int) -> pa.Table:

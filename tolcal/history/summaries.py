@@ -8,7 +8,7 @@ without reading it. ``-`` stands for none.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tolcal.history import folder, lines, parquet
+from tolcal.history import columns, folder, lines, parquet
 from tolcal.history.columns import TUPLES
+from tolcal.history.grouping import codes_of
 from tolcal.model import DTYPES, STATUSES, TolcalError
 
 _NOTE = b"tolcal_summary"
-#: Lines that a file may say it has: Parquet packs equal rows into almost nothing.
-MAX_LINES = 20_000_000
+#: Lines that a file may say it has: Parquet packs equal rows into almost nothing, and a line takes
+#: half a kilobyte of memory, several times over while it is read. A run has a few thousand at most.
+MAX_LINES = 2_000_000
+_ROUNDOFFS = [0.0, *sorted({float(np.float32(d.roundoff)) for d in DTYPES.values()})]
 
 
 class Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -78,9 +81,14 @@ def parse(name: Path | str, data: bytes) -> tuple[pa.Table, Note]:
                 f"{name}: over the limit of {MAX_LINES} lines: it says {file.metadata.num_rows}"
             )
         table = file.read(use_threads=False).replace_schema_metadata(None)
+        return conform(table, name), note
+    except MemoryError:
+        raise TolcalError(
+            f"{name}: its {file.metadata.num_rows} lines take more memory than there is; summarise "
+            "the history in parts, or read it where there is more"
+        ) from None
     except (OSError, pa.ArrowException) as error:
         raise parquet.unreadable(name, error) from None
-    return conform(table, name), note
 
 
 def _note(name: Path | str, metadata: Mapping[bytes, bytes] | None) -> Note:
@@ -144,11 +152,8 @@ def unsound(table: pa.Table) -> list[str]:
     def column(name: str) -> Any:
         return table[name].combine_chunks().to_numpy(zero_copy_only=False)
 
-    for text in table["switches"].chunk(0).dictionary.to_pylist():
-        try:
-            msgspec.json.decode(text, type=tuple[str, ...])
-        except (msgspec.DecodeError, RecursionError):
-            problems.append(f"a line with switches {text!r}")
+    problems += [p.replace("a record", "a line") for p in
+                 (*columns.no_switches(table), *columns.unknown_classes(table))]  # fmt: skip
     rows, row = column("rows").astype(np.int64), lines.is_kind(table, "row")
     checks = {
         "rows below 1": rows < 1,
@@ -158,7 +163,7 @@ def unsound(table: pa.Table) -> list[str]:
         "more typical scales than records have": (column("typical_count") > 3 * rows)
         | (column("typical_abs_count") > 3 * rows),
         "bits that no significand has": (column("bits") < 2) | (column("bits") > 24),
-        "a roundoff that is none": ~((column("roundoff") >= 0) & (column("roundoff") < 1)),
+        "a roundoff that is none": ~np.isin(column("roundoff"), _ROUNDOFFS),
     }
     for name in ("detectable", "mismatch", "bias_count", "typical_count", "typical_abs_count"):
         checks[f"{name} < 0"] = column(name) < 0
@@ -177,7 +182,54 @@ def unsound(table: pa.Table) -> list[str]:
     for name in (TUPLES["envelope"][0], TUPLES["envelope_abs"][0]):
         checks[f"{name} = inf in a finite envelope"] = finite & np.isinf(column(name))
     checks["a bias above 1"] = column("bias") > 1
+    checks["no bias, though it ran"] = lines.equals(table, "status", "ok") & np.isnan(
+        column("bias")
+    )
+    checks |= _unordered(column, control & ~row, rows)
+    checks["another sample than its rows"] = _uneven(table, rows, column)
     return problems + [f"a line with {what}" for what, bad in checks.items() if bad.any()]
+
+
+def _unordered(column: Callable[[str], Any], control: Any, rows: Any) -> dict[str, Any]:
+    """Where points of a control's finite line are not there, not finite, or out of order."""
+    many = rows > lines.TOP
+    rest, scales = control & many, control & (column("typical_count") > 0)
+    scales_abs = control & (column("typical_abs_count") > 0)
+    checks = {}
+    for names, where, sign in (
+        (lines.TYPICALS, scales, 1), (lines.TYPICALS_ABS, scales_abs, 1),
+        (lines.MIDDLES, control, 1), (lines.MIDDLES_ABS, control, 1),
+        (lines.TOPS, control, -1), (lines.RESTS, rest, 1),
+    ):  # fmt: skip
+        before = None
+        for place, name in enumerate(names):
+            here = where & (rows > place) if names is lines.TOPS else where
+            values = column(name)
+            checks[f"{name} that is no number"] = here & ~np.isfinite(values)
+            if before is not None:
+                checks[f"{name} out of order"] = here & (sign * values < sign * before)
+            before = values
+    checks["rest_9 above top_5"] = rest & (column(lines.RESTS[-1]) > column(lines.TOPS[-1]))
+    return checks
+
+
+def _uneven(table: pa.Table, rows: Any, column: Callable[[str], Any]) -> Any:
+    """Where a buggy kernel's sampled records are more than its line says, or too few."""
+    names = [n for n in lines.KEY if n not in ("kind", "pick", "passed")]
+    codes, count = codes_of(table, names)
+    ran = lines.equals(table, "status", "ok") & lines.equals(table, "role", "buggy")
+    row = lines.is_kind(table, "row")
+
+    def told(where: Any, weight: Any) -> Any:
+        return np.bincount(codes, weight * (where & ran), count)
+
+    differ = column("detectable").astype(np.int64)
+    short = told(~row, differ) - told(row, differ)
+    left = told(~row, rows) - told(row, rows)
+    whole = np.ones(count, bool)
+    np.logical_and.at(whole, codes, column("cutoff") == lines.ALL)
+    bad = (short < 0) | (left < short) | (whole & (left != 0))
+    return bad[codes] & ran & ~row
 
 
 # --- writing --------------------------------------------------------------------------------
@@ -247,7 +299,13 @@ def add(path: Path, table: pa.Table, shards: Collection[str], seen: Mapping[str,
 
 
 def update(
-    out: Path, made: pa.Table, shards: frozenset[str], before: Known, sample: int, bits: int = 24
+    out: Path,
+    made: pa.Table,
+    shards: frozenset[str],
+    before: Known,
+    sample: int,
+    bits: int = 24,
+    joined: pa.Table | None = None,
 ) -> Path | None:
     """Puts new lines into a summary: a folder gets one more file, a file is written anew.
 
@@ -258,12 +316,14 @@ def update(
         before: what ``known`` said of ``out``.
         sample: records to keep of each buggy kernel and dtype.
         bits: of each significand; see ``lines.cut``.
+        joined: lines of other summaries, of parts that ``out`` lacks.
 
     Returns the file; None if there was nothing to add.
     """
-    if not made.num_rows and not shards - before.shards:
+    joined = lines.empty() if joined is None else joined
+    if not made.num_rows and not joined.num_rows and not shards - before.shards:
         return None
-    made = _replacing(made, out, before)
+    made = lines.concat([_replacing(made, out, before), joined])
     seen = total(before.seen, made)
     made = lines.merge(made, sample=sample)
     made = made if bits == 24 else lines.cut(made, bits)
@@ -280,13 +340,15 @@ def _replacing(made: pa.Table, out: Path, before: Known) -> pa.Table:
     grown = set(pc.unique(runs).to_pylist()) & before.runs.keys()
     if not grown:
         return made
-    parts: dict[str, set[str]] = {}
-    for run, part in zip(*(read(out)[n].to_pylist() for n in ("run_id", "part")), strict=True):
-        if run in grown:
-            parts.setdefault(run, set()).add(part)
+    new, replaced = lines.sizes(made), dict[tuple[str, str], list[str]]()
+    for (run, part), old in lines.sizes(read(out)).items():
+        for (same, into), now in new.items():
+            # An old part may be of records that this history has not: those stay.
+            if same == run and into != part and all(now.get(g, 0) >= n for g, n in old.items()):
+                replaced.setdefault((run, into), []).append(part)
     told = [
-        ",".join(sorted(parts.get(run, set()) - {part}))
-        for run, part in zip(runs.to_pylist(), made["part"].to_pylist(), strict=True)
+        ",".join(sorted(replaced.get(pair, [])))
+        for pair in zip(runs.to_pylist(), made["part"].to_pylist(), strict=True)
     ]
     at = lines.SCHEMA.get_field_index("replaces")
     return made.set_column(at, lines.SCHEMA.field(at), pa.array(told, pa.string()).cast(lines.TEXT))

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from tolcal.hook.rules import ranges
-from tolcal.model import DTYPES, NAME, Tolerance
-from tolcal.tolerances import DEVICE_CLASS, SCHEMA
+from tolcal.model import DEVICE_CLASS, DTYPES, NAME, Tolerance
+from tolcal.tolerances import SCHEMA
 
 #: Shown by editors beside a key.
 DESCRIPTIONS = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -12,6 +11,7 @@ import msgspec
 
 from tolcal import files, tomlfile
 from tolcal.model import (
+    DEVICE_CLASS,
     DTYPES,
     NAME,
     AllClose,
@@ -33,7 +33,6 @@ FIELDS = {
     for field in struct.__struct_fields__
 }  # fmt: skip
 #: Device classes, as `Environment.device_class` has them.
-DEVICE_CLASS = re.compile(r"sm_[0-9]{2,3}[a-z]?|gfx[0-9a-f]{3,5}|cpu")
 
 
 class Problem(msgspec.Struct, frozen=True):
