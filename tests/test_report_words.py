@@ -149,6 +149,13 @@ def test_recall_of_subtle_kernels_is_told_apart() -> None:
     )
 
 
+def test_an_interval_of_a_sample_is_of_what_was_judged() -> None:
+    """732 rows known by 37 say no more than 37 do."""
+    assert text.exact(Recall(732, 549, 549, 549)) == "99.3 to 100.0 %"
+    assert text.exact(Recall(732, 549, 549, 549, judged=37)) == "90.5 to 100.0 %"
+    assert text.exact(Recall(732, 0, 549, 0, judged=0)) == "-"
+
+
 def test_tables_of_buggy_kernels_are_in_order_and_summed() -> None:
     """Plain ones, then subtle ones, by kernel and dtype; below each what every rule flags."""
 

@@ -448,7 +448,7 @@ class HeldOutRows(msgspec.Struct, frozen=True, omit_defaults=True):
 Interval = tuple[Share, Share]
 
 
-class Recall(msgspec.Struct, frozen=True):
+class Recall(msgspec.Struct, frozen=True, omit_defaults=True):
     """Rows of a buggy kernel: all, flagged, and those whose output differs from its control's.
 
     ValueError for a part that is more than its whole.
@@ -458,6 +458,8 @@ class Recall(msgspec.Struct, frozen=True):
     flagged: Count
     detectable: Count
     detectable_flagged: Count
+    #: detectable rows that were judged for it, where a sample stands for the others; None: all
+    judged: Count | None = None
 
     def __post_init__(self) -> None:
         if max(self.flagged, self.detectable) > self.rows or self.detectable_flagged > min(

@@ -269,10 +269,14 @@ def span(interval: Interval) -> str:
 
 
 def exact(recall: Recall) -> str:
-    """The exact 95 % interval of one buggy kernel's detectable recall; - without such rows."""
-    if not recall.detectable:
+    """The exact 95 % interval of one buggy kernel's detectable recall; - without such rows.
+
+    Of a sample as of so many rows as were judged.
+    """
+    judged = recall.detectable if recall.judged is None else recall.judged
+    if not recall.detectable or not judged:
         return "-"
-    return span(binomial.interval(recall.detectable_flagged, recall.detectable))
+    return span(binomial.interval(recall.detectable_flagged * judged // recall.detectable, judged))
 
 
 #: Order of dtypes in tables: others come after these.
