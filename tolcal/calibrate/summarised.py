@@ -148,7 +148,7 @@ def recall_of(rows: pd.DataFrame, flagged: bounds.Bools, detectable: bounds.Bool
             counts.flagged + caught + more,
             counts.detectable + differing,
             counts.detectable_flagged + caught,
-            judged=counts.detectable + part.detectable,
+            judged=None if part.detectable == differing else counts.detectable + part.detectable,
         )
     return counts
 
