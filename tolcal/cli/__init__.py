@@ -150,7 +150,7 @@ def build_parser() -> argparse.ArgumentParser:
     calibrate.add_argument("--by", choices=("op", "kernel"), default="op",
                            help="one tolerance per op (default) or per control")  # fmt: skip
     calibrate.add_argument("--margin", type=options.margin, default=None, metavar="M",
-                           help="multiply the fitted bounds by M (default: by 2, 3 or 4, each "
+                           help="multiply the fitted bounds by M (default: by 1.5 to 6, each "
                            "control by what its tail asks for)")  # fmt: skip
     calibrate.add_argument("--budget", type=options.share, default=None, metavar="B",
                            help="share of runs that may be red for noise (default 0.001: 1 in "
