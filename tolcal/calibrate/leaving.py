@@ -10,7 +10,7 @@ them, so that they choose nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -20,7 +20,6 @@ from tolcal import bounds
 from tolcal.bounds import Floats
 from tolcal.calibrate import fit
 from tolcal.calibrate.rows import Control
-from tolcal.model import DTYPES
 
 #: Costs are means of logarithms below 1,000; sums of a million of them err by less than this.
 TIE = 1e-6
@@ -189,16 +188,16 @@ class Part(msgspec.Struct, frozen=True):
         return bound
 
 
-def parts(control: Control, wide: Mapping[str, Control], devices: Sequence[str]) -> list[Part]:
-    """The control's rows by device class; ``wide`` are the fp32 controls by kernel."""
+def parts(control: Control, lender: Control | None, devices: Sequence[str]) -> list[Part]:
+    """The control's rows by device class; ``lender`` is its fp32 form, if it may borrow."""
     found = []
     for device in devices:
         here = control.fits & (control.device == device)
         mask = here & control.trusted
         if not mask.any():
             continue
-        lender, lent, claimed = wide.get(control.kernel), None, None
-        if DTYPES[control.dtype].bits <= 16 and lender is not None:
+        lent, claimed = None, None
+        if lender is not None:
             there = lender.fits & (lender.device == device)
             if (there & lender.trusted).any():
                 lent = Pool(lender, there & lender.trusted)

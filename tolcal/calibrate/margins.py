@@ -111,8 +111,8 @@ class Ladder:
     def __init__(
         self, control: Control, wide: Mapping[str, Control], devices: Sequence[str]
     ) -> None:
-        self.parts = leaving.parts(control, wide, devices)
         lender = lender_of(control, wide)
+        self.parts = leaving.parts(control, lender, devices)
         self._own = [_Seen(control, part.device) for part in self.parts]
         self._lent = [_Seen(lender, p.device) for p in self.parts] if lender is not None else []
 
@@ -193,12 +193,8 @@ class _Seen:
 
 def _unified(control: Control, used: Floats, runs: Any) -> tails.Shares:
     """Shares of one kind: where a summary knows the largest of a run alone, of every run that."""
-    if not control.has_lines:
-        return tails.Shares(used, runs)
-    names, codes = np.unique(runs, return_inverse=True)
-    largest = np.zeros(len(names))
-    np.maximum.at(largest, codes, used)
-    return tails.Shares(largest, names)
+    found = tails.Shares(used, runs)
+    return found.largest() if control.has_lines else found
 
 
 def _together(many: Sequence[tails.Shares]) -> tails.Shares:

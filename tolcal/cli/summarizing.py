@@ -44,7 +44,7 @@ def load(paths: tuple[Path, ...], args: argparse.Namespace) -> Loaded:
 
 def summarize(args: argparse.Namespace) -> int:
     """``tolcal history summarize``."""
-    from tolcal.history import lines, reduce, summaries
+    from tolcal.history import lines, loading, reduce, summaries
     from tolcal.report import terminal
 
     config.must_exist(args)
@@ -56,7 +56,7 @@ def summarize(args: argparse.Namespace) -> int:
     if out.exists() and not summaries.is_summary(out) and not _is_empty(out):
         raise TolcalError(f"--out {out}: exists and is no summary; give another name")
     before = summaries.known(out)
-    records = [path for path in paths if not summaries.is_summary(path)]
+    records = loading.recorded(paths)
     with engine_of(args.engine) as engine, terminal.progress("summarising", "parts") as progress:
         found = reduce.summarise(
             records, known=before, sample=args.sample, engine=engine, progress=progress

@@ -51,8 +51,8 @@ def load(
     """
     from tolcal.history import read_table
 
-    apart = [path for path in paths if summaries.is_summary(path)]
     rest = recorded(paths)
+    apart = [path for path in paths if path not in rest]
     if count(rest) <= most:
         records = read_table(rest)
         made = []
