@@ -249,7 +249,7 @@ BROKEN: dict[str, tuple[dict[str, str | bytes | None], str]] = {
         {"toml": TOML.replace("[dims]", "colour = 1\n[dims]")},
         "ROOT/double/op.toml:4: colour: Object contains unknown field `colour`; known: "
         "summary, dtypes, dims, inputs, output, compute_dtype, reduction, legacy_atol, kernels, "
-        "buggy",
+        "buggy, profiles, layouts, batch, mutates, nonfinite, sizes, relations, pinned",
     ),
     "unknown key in a table": (
         {"toml": TOML.replace('fault = "', 'blame = "')},

@@ -9,7 +9,7 @@ import hashlib
 import math
 import re
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
 import msgspec
 
@@ -99,6 +99,16 @@ DTYPES: dict[str, DType] = {
         DType("float8_e5m2", 8, 3, -14, 57344.0),
     )
 }
+#: Formats that inputs can have beside these.
+INTEGERS = ("int8", "uint8", "int16", "int32", "int64")
+#: How inputs can be drawn; `cases` says what each is. The published ones come first.
+PROFILES = (
+    "default", "boundary", "regular", "nan_injected", "adversarial",
+    "normal", "shifted", "tiny", "huge", "sparse", "constant_rows", "sorted", "one_hot",
+    "integers", "subnormal", "edges", "large",
+)  # fmt: skip
+#: How inputs can lie in memory; `cases` says what each is.
+LAYOUTS = ("contiguous", "transposed", "sliced", "strided", "expanded", "offset")
 #: Rows a control needs for a fit: below that one history in a hundred holds no ill-conditioned
 #: case.
 MIN_ROWS = 720
@@ -135,11 +145,52 @@ def plural(count: int, one: str, many: str | None = None) -> str:
 
 
 class InputSpec(msgspec.Struct, frozen=True):
-    """One input tensor: its dims by name, and the range that profile ``default`` draws from."""
+    """One input tensor: its dims by name, and the range that profile ``default`` draws from.
+
+    A dim ``"K/32"`` is ceil(K/32). Integers are drawn from ``low`` to ``high`` (excluded), or to
+    the size of dim ``below``.
+    """
 
     shape: tuple[str, ...]
     low: float = -10.0
     high: float = 10.0
+    #: within which the op promises accuracy; None: every finite number
+    domain: tuple[float, float] | None = None
+    dtype: str | None = None  # None: the case's
+    below: str | None = None
+    steady: bool = False  # drawn as in profile ``default`` in every profile
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether its values are integers, which have no rounding and no sensitivity."""
+        return self.dtype in INTEGERS
+
+
+RelationKind = Literal[
+    "shift",
+    "sums",
+    "scale_invariant",
+    "scale_equivariant",
+    "permutation",
+    "odd",
+    "linear",
+    "configs",
+]
+RELATIONS: tuple[RelationKind, ...] = get_args(RelationKind)
+
+
+class Relation(msgspec.Struct, frozen=True):
+    """A metamorphic relation that op.toml declares: what must hold between outputs.
+
+    ``units``: how far the two sides may be apart, in u*(|ref| + sigma) beyond a gap of the
+    output's dtype; 0 is bit for bit.
+    """
+
+    kind: RelationKind
+    inputs: tuple[str, ...]  # that are shifted, scaled, negated or added to
+    dims: tuple[str, ...]  # of permutation
+    units: float
+    to: float | None = None  # of sums
 
 
 class Kernel(msgspec.Struct, frozen=True):
@@ -173,6 +224,16 @@ class Op(msgspec.Struct, frozen=True):
     op_hash: str
     reference_hash: str
     kernels: tuple[Kernel, ...]
+    output_dtype: str | None = None  # None: the case's
+    profiles: tuple[str, ...] = ("default",)  # what a run draws its inputs by
+    layouts: tuple[str, ...] = ("contiguous",)  # of inputs that its kernels must take
+    batch: str | None = None  # a dim whose rows must not depend on how many there are
+    mutates: tuple[str, ...] = ()  # inputs that a kernel may write to
+    nonfinite: bool = False  # whether nan and infinities among inputs are inside its domain
+    #: by profile, the dims whose sizes are others there
+    sizes: Mapping[str, Mapping[str, tuple[int, ...]]] = {}
+    relations: tuple[Relation, ...] = ()
+    pinned: "tuple[Case, ...]" = ()  # regression cases, measured with the gate cases
 
     def kernel(self, name: str) -> Kernel:
         """The kernel of that name; KeyError if there is none."""
@@ -288,6 +349,52 @@ class ErrorStats(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     ref_max: float | None = None
 
 
+#: A relation whose sides have nothing in common (one is not finite) is this far apart.
+RELATION_MAX = 2.0**127
+
+
+class Outside(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Output elements that depend on inputs outside the op's domain: counted, never failed.
+
+    ErrorStats are over the other elements alone.
+    """
+
+    count: int
+    mismatch: int  # not finite where the reference is, or the other way round
+    #: of a buggy kernel: whose kind (finite, inf, nan) is not its control's; None: a control
+    differing: int | None = None
+
+
+class Checks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What further, watched launches on a case showed. No tolerance: every count must be 0.
+
+    The relations are the largest difference of their two sides, in u*(|ref| + sigma) beyond a
+    gap of the output's dtype, finite (at most RELATION_MAX); ``broken`` counts elements beyond
+    what op.toml allows. None: not declared, so not checked.
+    """
+
+    unwritten: int  # output elements that nothing was written to
+    stray: int  # elements written outside the output, before or behind it
+    inputs_changed: int  # input elements written to that op.toml does not declare
+    unrepeatable: int  # output elements whose bits differ between launches
+    batch: int | None = None  # output elements whose bits depend on how many rows there are
+    shift: float | None = None
+    sums: float | None = None
+    scale_invariant: float | None = None
+    scale_equivariant: float | None = None
+    permutation: float | None = None
+    odd: float | None = None
+    linear: float | None = None
+    configs: float | None = None  # of autotune configs, beside the one that was chosen
+    broken: int | None = None
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """Names of the counts that are not 0."""
+        names = ("unwritten", "stray", "inputs_changed", "unrepeatable", "batch", "broken")
+        return tuple(name for name in names if getattr(self, name))
+
+
 class Record(msgspec.Struct, frozen=True):
     """One kernel run on one case in one environment (that of its run)."""
 
@@ -306,6 +413,8 @@ class Record(msgspec.Struct, frozen=True):
     roundoff: float  # u of the op's compute dtype, which the envelopes are in units of
     stats: ErrorStats | None
     same_as_control: bool | None = None  # a buggy kernel's output equals its control's
+    outside: Outside | None = None  # None: every input was inside the domain
+    checks: Checks | None = None  # None: not checked on this case
 
     @property
     def id(self) -> str:

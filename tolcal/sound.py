@@ -20,7 +20,9 @@ from tolcal.model import (
     NAME,
     Case,
     CaseSet,
+    Checks,
     ErrorStats,
+    Outside,
     Role,
     Run,
     Status,
@@ -46,6 +48,8 @@ class Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     roundoff: float
     stats: ErrorStats | None
     same_as_control: bool | None = None
+    outside: Outside | None = None
+    checks: Checks | None = None
 
 
 def require(sound: bool, what: str) -> None:
@@ -85,6 +89,12 @@ def check_body(body: Body) -> None:
     require((body.status == "ok") == (stats is not None), "statistics belong to status ok")
     if stats is not None:
         check_stats(stats)
+    for part in (body.outside, body.checks):
+        for name, value in msgspec.structs.asdict(part).items() if part is not None else ():
+            if isinstance(value, float):
+                require(value >= 0 and _is_float32(value), f"{name} is no float32 number >= 0")
+            elif value is not None:
+                require(0 <= value < 2**63, f"{name} is not in 0 to 2^63 - 1")
 
 
 def check_stats(stats: ErrorStats) -> None:

@@ -19,8 +19,10 @@ from tolcal.model import (
     ENVELOPE_GRID,
     STATUSES,
     Case,
+    Checks,
     Environment,
     ErrorStats,
+    Outside,
     Record,
     Run,
     TolcalError,
@@ -59,6 +61,25 @@ TUPLES: dict[str, tuple[str, ...]] = {
     "scale_quantiles": tuple(f"scale_{q}" for q in _QUANTILES),
     "scale_abs_quantiles": tuple(f"scale_abs_{q}" for q in _QUANTILES),
 }
+#: Parts of a record, each the columns of its fields' names behind a prefix.
+_PARTS: dict[str, tuple[str, type[Outside | Checks]]] = {
+    "outside": ("outside_", Outside),
+    "checks": ("check_", Checks),
+}
+
+
+def _columns(prefix: str, part: type[msgspec.Struct]) -> dict[str, pa.DataType]:
+    """Column -> type of each field of a part; ints and floats, or None."""
+    kinds = {f.name: str(f.type) for f in msgspec.structs.fields(part)}
+    return {
+        prefix + name: pa.float32() if "float" in kind else pa.int64()
+        for name, kind in kinds.items()
+    }
+
+
+_PART_COLUMNS = {
+    name: kind for prefix, part in _PARTS.values() for name, kind in _columns(prefix, part).items()
+}
 _ENVIRONMENT = ("device", "device_class", "vendor", "driver", "runtime", "torch", "triton")
 
 SCHEMA = pa.schema(
@@ -96,6 +117,7 @@ SCHEMA = pa.schema(
         ("same_as_control", pa.bool_()),
         *_SCALARS.items(),
         *((column, pa.float32()) for names in TUPLES.values() for column in names),
+        *_PART_COLUMNS.items(),
     ]
 )
 
@@ -108,7 +130,7 @@ def empty() -> pa.Table:
 #: Columns that a file may lack: what stands for "not known" in them.
 _NEUTRAL: dict[str, Any] = {
     "same_as_control": None, "num_exceeding": None, "reason": "", "session": "", "commit": "",
-    "dirty": False, "tolcal": "", "device_uuid": "",
+    "dirty": False, "tolcal": "", "device_uuid": "", **dict.fromkeys(_PART_COLUMNS),
 }  # fmt: skip
 #: Ours beside the published eleven: rows of other tools lack all of them.
 _OURS = frozenset(
@@ -225,6 +247,10 @@ def _row(record: Record) -> dict[str, Any]:
         row |= {name: getattr(stats, name) for name in _SCALARS}
         for name, names in TUPLES.items():
             row |= dict(zip(names, getattr(stats, name) or [None] * len(names), strict=True))
+    for name, (prefix, _) in _PARTS.items():
+        part = getattr(record, name)
+        if part is not None:
+            row |= {prefix + k: v for k, v in msgspec.structs.asdict(part).items()}
     return row
 
 
@@ -253,6 +279,8 @@ def to_records(table: pa.Table) -> Iterator[Record]:
             run=run,
             case=parse_case(row),
             stats=_stats(row),
+            outside=_part(row, "outside"),
+            checks=_part(row, "checks"),
             **{
                 name: row[name]
                 for name in ("kernel", "role", "corrupts", "case_set", "status", "reason",
@@ -283,6 +311,13 @@ def _stats(row: dict[str, Any]) -> ErrorStats | None:
         for name, names in TUPLES.items()
     }
     return ErrorStats(**{name: row[name] for name in _SCALARS}, **tuples)  # type: ignore[arg-type]
+
+
+def _part(row: dict[str, Any], name: str) -> Any:
+    """A part of a record; None where its columns are empty."""
+    prefix, part = _PARTS[name]
+    values = {field: row[prefix + field] for field in part.__struct_fields__}
+    return None if all(v is None for v in values.values()) else part(**values)
 
 
 def unsound(table: pa.Table) -> list[str]:
@@ -323,6 +358,9 @@ def unsound(table: pa.Table) -> list[str]:
             problems.append(f"a record with {field.name} = nan")
     for name in ("max_abs", "residual_max", "scaled_max", "scaled_max_abs", *TUPLES["envelope"]):
         if name in here and (numbers[name] < 0).any():
+            problems.append(f"a record with {name} < 0")
+    for name in here & set(_PART_COLUMNS):
+        if pc.any(pc.less(table[name], 0)).as_py():
             problems.append(f"a record with {name} < 0")
     if (np.abs(numbers["bias"]) > 1).any():
         problems.append("a record with bias outside -1 to 1")

@@ -110,6 +110,10 @@ def encode(value: Run | Record) -> bytes:
     del body["run"]
     if body["stats"] is not None:
         body["stats"] = {name: _plain(v) for name, v in body["stats"].items() if v is not None}
+    for name in ("outside", "checks"):
+        part = body.pop(name)
+        if part is not None:
+            body[name] = {key: v for key, v in part.items() if v is not None}
     return msgspec.json.encode({"record": body}) + b"\n"
 
 

@@ -210,4 +210,6 @@ def _record(run: Run, planned: Planned, outcome: wire.Measured) -> Record:
         roundoff=DTYPES[op.compute_dtype].roundoff,
         stats=outcome.stats,
         same_as_control=outcome.same_as_control,
+        outside=outcome.outside,
+        checks=outcome.checks,
     )

@@ -10,7 +10,17 @@ from collections.abc import Iterator
 
 import msgspec
 
-from tolcal.model import Case, Environment, ErrorStats, Kernel, Op, Status, Tolerance
+from tolcal.model import (
+    Case,
+    Checks,
+    Environment,
+    ErrorStats,
+    Kernel,
+    Op,
+    Outside,
+    Status,
+    Tolerance,
+)  # fmt: skip
 
 
 class Unit(msgspec.Struct, frozen=True):
@@ -62,6 +72,8 @@ class Measured(msgspec.Struct, frozen=True, tag=True):
     input_hash: str
     stats: ErrorStats | None
     same_as_control: bool | None
+    outside: Outside | None = None
+    checks: Checks | None = None
 
 
 class Finished(msgspec.Struct, frozen=True, tag=True):

@@ -6,48 +6,25 @@ and ``buggy/<name>.py``. Adding a kernel is adding a file.
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
+from typing import cast
 
 import msgspec
 
 from tolcal import imports, tomlfile
-from tolcal.model import DIM, DTYPES, NAME, InputSpec, Kernel, Op, Role, TolcalError
-
-_Bad = Callable[[tuple[str, ...], str], TolcalError]
-
-
-class _Buggy(msgspec.Struct, forbid_unknown_fields=True):
-    corrupts: str
-    fault: str
-    subtle: bool = False
-
-
-class _KernelTable(msgspec.Struct, forbid_unknown_fields=True):
-    dims: dict[str, list[int]] = {}
-
-
-class _Input(msgspec.Struct, forbid_unknown_fields=True):
-    shape: list[str]
-    low: float = -10.0
-    high: float = 10.0
-
-
-class _Output(msgspec.Struct, forbid_unknown_fields=True):
-    shape: list[str]
-
-
-class _OpToml(msgspec.Struct, forbid_unknown_fields=True):
-    summary: str
-    dtypes: list[str]
-    dims: dict[str, list[int]]
-    inputs: dict[str, _Input]
-    output: _Output
-    compute_dtype: str = "float32"
-    reduction: str | None = None
-    legacy_atol: dict[str, float] = {}
-    kernels: dict[str, _KernelTable] = {}
-    buggy: dict[str, _Buggy] = {}
+from tolcal.corpus import contract
+from tolcal.model import (
+    NAME,
+    Case,
+    InputSpec,
+    Kernel,
+    Op,
+    Relation,
+    RelationKind,
+    Role,
+    TolcalError,
+)
 
 
 def load(root: Path, *, alone: bool = False) -> tuple[Op, ...]:
@@ -118,43 +95,12 @@ def load_op(folder: Path, *, alone: bool = False) -> Op:
     """One op folder; TolcalError names the file and line that break the contract."""
     root = None if alone else imports.repository(folder)
     path = folder / "op.toml"
-    data, text = tomlfile.read(path)
-    spec = tomlfile.convert(data, _OpToml, path, text)
-
-    def bad(keys: tuple[str, ...], what: str) -> TolcalError:
-        return TolcalError(f"{path}:{tomlfile.line_of(text, keys)}: {'.'.join(keys)}: {what}")
-
+    spec, bad = contract.read(path)
     if not NAME.fullmatch(folder.name):
         raise TolcalError(
             f"{path}: the folder's name {folder.name!r} is the op's name and must match "
             f"{NAME.pattern}; rename the folder"
         )
-    for keys, names in ((("dtypes",), spec.dtypes), (("compute_dtype",), [spec.compute_dtype])):
-        for name in names:
-            if name not in DTYPES:
-                hint = tomlfile.did_you_mean(name, DTYPES)
-                raise bad(keys, f"unknown dtype {name!r}{hint}; known: {', '.join(DTYPES)}")
-    if not spec.dtypes:
-        raise bad(("dtypes",), "empty; list at least one")
-    if len(set(spec.dtypes)) != len(spec.dtypes):
-        raise bad(("dtypes",), "a dtype is listed twice")
-    _check_dims(spec.dims, ("dims",), bad)
-    if not spec.inputs:
-        raise bad(("inputs",), "no inputs; add a table [inputs.<name>] with a shape")
-    for name, tensor in spec.inputs.items():
-        if not name.isidentifier():
-            raise bad(("inputs", name), "an input's name is a parameter of run(): an identifier")
-        _check_shape(tensor.shape, spec.dims, ("inputs", name), bad)
-        if not -3e38 < tensor.low < tensor.high < 3e38:
-            raise bad(("inputs", name), f"low {tensor.low} must be below high {tensor.high}")
-    _check_shape(spec.output.shape, spec.dims, ("output",), bad)
-    if spec.reduction is not None and spec.reduction not in spec.dims:
-        raise bad(("reduction",), f"{spec.reduction!r} is none of the dims {', '.join(spec.dims)}")
-    for dtype, atol in spec.legacy_atol.items():
-        if dtype not in spec.dtypes:
-            raise bad(("legacy_atol", dtype), f"not among this op's dtypes {spec.dtypes}")
-        if not 0 <= atol < float("inf"):
-            raise bad(("legacy_atol", dtype), f"{atol} is no tolerance; give a number >= 0")
     reference = folder / "reference.py"
     if not reference.is_file():
         raise TolcalError(f"{path}: no reference.py beside it; add one with `def reference(...)`")
@@ -164,47 +110,47 @@ def load_op(folder: Path, *, alone: bool = False) -> Op:
         summary=spec.summary,
         dtypes=tuple(spec.dtypes),
         compute_dtype=spec.compute_dtype,
-        inputs={n: InputSpec(tuple(t.shape), t.low, t.high) for n, t in spec.inputs.items()},
+        inputs={
+            name: InputSpec(
+                tuple(t.shape), t.low, t.high, t.domain, t.dtype, t.below, t.steady
+            )
+            for name, t in spec.inputs.items()
+        },
         output=tuple(spec.output.shape),
         legacy_atol=spec.legacy_atol,
         reduction=spec.reduction,
         path=str(folder),
         reference_path=str(reference),
-        op_hash=_contract_hash(spec),
+        op_hash=contract.digest_of(spec),
         reference_hash=source_hash(reference, root)[0],
         kernels=kernels,
-    )
+        output_dtype=spec.output.dtype,
+        profiles=spec.profiles,
+        layouts=spec.layouts,
+        batch=spec.batch,
+        mutates=tuple(spec.mutates),
+        nonfinite=spec.nonfinite,
+        sizes={
+            profile: {dim: tuple(sizes) for dim, sizes in table.items()}
+            for profile, table in spec.sizes.items()
+        },
+        relations=tuple(
+            Relation(cast("RelationKind", kind), tuple(r.inputs), tuple(r.dims), r.units, r.to)
+            for kind, r in spec.relations.items()
+        ),
+        pinned=tuple(
+            Case(
+                folder.name, p.dtype, tuple((dim, p.dims[dim]) for dim in spec.dims), p.profile,
+                p.layout, p.seed,
+            )
+            for p in spec.pinned
+        ),
+    )  # fmt: skip
 
 
-def _contract_hash(spec: _OpToml) -> str:
-    """Over what changes a control's numbers: not the summary, known-wrong kernels with what tables
-    they have, or hand-picked values.
-    """
-    kernels = {name: table for name, table in spec.kernels.items() if name not in spec.buggy}
-    contract = (spec.dims, spec.inputs, spec.output, spec.compute_dtype, kernels)
-    return hashlib.sha256(msgspec.json.encode(contract, order="deterministic")).hexdigest()[:16]
-
-
-def _check_dims(dims: Mapping[str, list[int]], keys: tuple[str, ...], bad: _Bad) -> None:
-    if not dims:
-        raise bad(keys, "no dims; give each symbolic dim its candidate sizes")
-    for name, sizes in dims.items():
-        if not DIM.fullmatch(name):
-            raise bad((*keys, name), "a dim's name is a short identifier")
-        if not sizes or any(not 1 <= size < 2**40 for size in sizes):
-            raise bad((*keys, name), f"sizes {sizes}: give positive sizes below 2^40")
-
-
-def _check_shape(
-    shape: list[str], dims: Mapping[str, list[int]], keys: tuple[str, ...], bad: _Bad
-) -> None:
-    for dim in shape:
-        if dim not in dims:
-            hint = tomlfile.did_you_mean(dim, dims)
-            raise bad(keys, f"dim {dim!r} is not in [dims] ({', '.join(dims)}){hint}")
-
-
-def _kernels(folder: Path, spec: _OpToml, bad: _Bad, root: Path | None) -> tuple[Kernel, ...]:
+def _kernels(
+    folder: Path, spec: contract.OpToml, bad: contract.Bad, root: Path | None
+) -> tuple[Kernel, ...]:
     dims = {name: tuple(sizes) for name, sizes in spec.dims.items()}
     found: list[Kernel] = []
     controls: dict[str, Kernel] = {}
@@ -235,7 +181,7 @@ def _kernels(folder: Path, spec: _OpToml, bad: _Bad, root: Path | None) -> tuple
                 own = dict(controls[entry.corrupts].dims)
             table = spec.kernels.get(name)
             if table is not None:
-                _check_dims(table.dims, ("kernels", name, "dims"), bad)
+                contract.check_dims(table.dims, ("kernels", name, "dims"), bad)
                 for dim in table.dims:
                     if dim not in dims:
                         raise bad(("kernels", name, "dims", dim), f"{dim!r} is not in [dims]")

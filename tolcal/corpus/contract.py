@@ -1,0 +1,261 @@
+"""op.toml: its keys, what each may be, and the hash of those that change a control's numbers."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+
+import msgspec
+
+from tolcal import tomlfile
+from tolcal.model import DIM, DTYPES, INTEGERS, LAYOUTS, PROFILES, RELATIONS, TolcalError
+
+Bad = Callable[[tuple[str, ...], str], TolcalError]
+
+
+class Buggy(msgspec.Struct, forbid_unknown_fields=True):
+    corrupts: str
+    fault: str
+    subtle: bool = False
+
+
+class KernelTable(msgspec.Struct, forbid_unknown_fields=True):
+    dims: dict[str, list[int]] = {}
+
+
+class Input(msgspec.Struct, forbid_unknown_fields=True):
+    shape: list[str]
+    low: float = -10.0
+    high: float = 10.0
+    domain: tuple[float, float] | None = None
+    dtype: str | None = None
+    below: str | None = None
+    steady: bool = False
+
+
+class Output(msgspec.Struct, forbid_unknown_fields=True):
+    shape: list[str]
+    dtype: str | None = None
+
+
+class Relation(msgspec.Struct, forbid_unknown_fields=True):
+    units: float
+    inputs: list[str] = []
+    dims: list[str] = []
+    to: float | None = None
+
+
+class Pinned(msgspec.Struct, forbid_unknown_fields=True):
+    dtype: str
+    dims: dict[str, int]
+    seed: int
+    why: str
+    profile: str = "default"
+    layout: str = "contiguous"
+
+
+class OpToml(msgspec.Struct, forbid_unknown_fields=True):
+    summary: str
+    dtypes: list[str]
+    dims: dict[str, list[int]]
+    inputs: dict[str, Input]
+    output: Output
+    compute_dtype: str = "float32"
+    reduction: str | None = None
+    legacy_atol: dict[str, float] = {}
+    kernels: dict[str, KernelTable] = {}
+    buggy: dict[str, Buggy] = {}
+    profiles: tuple[str, ...] = ("default",)
+    layouts: tuple[str, ...] = ("contiguous",)
+    batch: str | None = None
+    mutates: list[str] = []
+    nonfinite: bool = False
+    sizes: dict[str, dict[str, list[int]]] = {}
+    relations: dict[str, Relation] = {}
+    pinned: list[Pinned] = []
+
+
+def read(path: Path) -> tuple[OpToml, Bad]:
+    """An op.toml that keeps the contract, and what makes an error of keys and words.
+
+    Raises TolcalError, naming file and line.
+    """
+    data, text = tomlfile.read(path)
+    spec = tomlfile.convert(data, OpToml, path, text)
+
+    def bad(keys: tuple[str, ...], what: str) -> TolcalError:
+        return TolcalError(f"{path}:{tomlfile.line_of(text, keys)}: {'.'.join(keys)}: {what}")
+
+    _check(spec, bad)
+    return spec, bad
+
+
+def _check(spec: OpToml, bad: Bad) -> None:
+    for keys, names in ((("dtypes",), spec.dtypes), (("compute_dtype",), [spec.compute_dtype])):
+        for name in names:
+            if name not in DTYPES:
+                hint = tomlfile.did_you_mean(name, DTYPES)
+                raise bad(keys, f"unknown dtype {name!r}{hint}; known: {', '.join(DTYPES)}")
+    if not spec.dtypes:
+        raise bad(("dtypes",), "empty; list at least one")
+    if len(set(spec.dtypes)) != len(spec.dtypes):
+        raise bad(("dtypes",), "a dtype is listed twice")
+    check_dims(spec.dims, ("dims",), bad)
+    if not spec.inputs:
+        raise bad(("inputs",), "no inputs; add a table [inputs.<name>] with a shape")
+    for name, tensor in spec.inputs.items():
+        if not name.isidentifier():
+            raise bad(("inputs", name), "an input's name is a parameter of run(): an identifier")
+        _check_shape(tensor.shape, spec.dims, ("inputs", name), bad)
+        _check_input(name, tensor, spec.dims, bad)
+    _check_shape(spec.output.shape, spec.dims, ("output",), bad)
+    if spec.output.dtype is not None:
+        _check_among(spec.output.dtype, DTYPES, ("output", "dtype"), "dtype", bad)
+    for key in ("reduction", "batch"):
+        dim = getattr(spec, key)
+        if dim is not None and dim not in spec.dims:
+            raise bad((key,), f"{dim!r} is none of the dims {', '.join(spec.dims)}")
+    _check_oracle(spec, bad)
+    for dtype, atol in spec.legacy_atol.items():
+        if dtype not in spec.dtypes:
+            raise bad(("legacy_atol", dtype), f"not among this op's dtypes {spec.dtypes}")
+        if not 0 <= atol < float("inf"):
+            raise bad(("legacy_atol", dtype), f"{atol} is no tolerance; give a number >= 0")
+
+
+def check_dims(dims: Mapping[str, list[int]], keys: tuple[str, ...], bad: Bad) -> None:
+    if not dims:
+        raise bad(keys, "no dims; give each symbolic dim its candidate sizes")
+    for name, sizes in dims.items():
+        if not DIM.fullmatch(name):
+            raise bad((*keys, name), "a dim's name is a short identifier")
+        if not sizes or any(not 1 <= size < 2**40 for size in sizes):
+            raise bad((*keys, name), f"sizes {sizes}: give positive sizes below 2^40")
+
+
+def _check_shape(
+    shape: list[str], dims: Mapping[str, list[int]], keys: tuple[str, ...], bad: Bad
+) -> None:
+    for entry in shape:
+        dim, slash, by = entry.partition("/")
+        if dim not in dims:
+            hint = tomlfile.did_you_mean(dim, dims)
+            raise bad(keys, f"dim {dim!r} is not in [dims] ({', '.join(dims)}){hint}")
+        if slash and not (by.isdecimal() and 1 < int(by) < 2**20):
+            raise bad(keys, f"{entry!r}: as in K/32, a dim and by what it is divided, 2 or more")
+
+
+def _check_among(
+    name: str, known: Collection[str], keys: tuple[str, ...], what: str, bad: Bad
+) -> None:
+    if name not in known:
+        hint = tomlfile.did_you_mean(name, known)
+        raise bad(keys, f"unknown {what} {name!r}{hint}; known: {', '.join(known)}")
+
+
+def _check_input(name: str, t: Input, dims: Mapping[str, list[int]], bad: Bad) -> None:
+    keys = ("inputs", name)
+    if t.dtype is not None:
+        _check_among(t.dtype, (*DTYPES, *INTEGERS), (*keys, "dtype"), "dtype", bad)
+    integer = t.dtype if t.dtype in INTEGERS else None
+    if t.below is not None and integer is None:
+        raise bad(
+            (*keys, "below"),
+            f"only integers are drawn below a dim: set dtype to one of {', '.join(INTEGERS)}",
+        )
+    if t.below is not None and t.below not in dims:
+        raise bad((*keys, "below"), f"{t.below!r} is none of the dims {', '.join(dims)}")
+    if integer is not None:
+        bits, sign = int(integer.lstrip("uint")), not integer.startswith("u")
+        least, most = (-(2 ** (bits - 1)), 2 ** (bits - 1)) if sign else (0, 2**bits)
+        if t.below is not None:
+            largest = max(dims[t.below])
+            if largest > most:
+                raise bad(
+                    (*keys, "below"),
+                    f"{t.dtype} ends at {most - 1}, {t.below} goes up to {largest}",
+                )
+        elif not least <= t.low < t.high <= most or t.low != int(t.low) or t.high != int(t.high):
+            raise bad(keys, f"low {t.low:g} to high {t.high:g} (excluded): whole numbers within "
+                            f"{least} to {most} expected of {t.dtype}")  # fmt: skip
+        if t.domain is not None:
+            raise bad((*keys, "domain"), "an integer input has none: low and high are its range")
+    elif not -3e38 < t.low < t.high < 3e38:
+        raise bad(keys, f"low {t.low} must be below high {t.high}")
+    if t.domain is not None and not t.domain[0] <= t.low < t.high <= t.domain[1]:
+        raise bad(
+            (*keys, "domain"), f"{list(t.domain)} does not hold low {t.low:g} to high {t.high:g}"
+        )
+
+
+def _check_oracle(spec: OpToml, bad: Bad) -> None:
+    """What is measured beside profile ``default`` in one layout, and what is checked there."""
+    for key, known in (("profiles", PROFILES), ("layouts", LAYOUTS)):
+        names = getattr(spec, key)
+        for name in names:
+            _check_among(name, known, (key,), key.removesuffix("s"), bad)
+        if not names or len(set(names)) != len(names):
+            raise bad((key,), f"{list(names)}: list at least one, and each once")
+    for name in spec.mutates:
+        _check_among(name, spec.inputs, ("mutates",), "input", bad)
+    for profile, table in spec.sizes.items():
+        _check_among(profile, PROFILES, ("sizes", profile), "profile", bad)
+        check_dims(table, ("sizes", profile), bad)
+        for dim in table:
+            _check_among(dim, spec.dims, ("sizes", profile, dim), "dim", bad)
+    if "large" in spec.profiles and "large" not in spec.sizes:
+        raise bad(("profiles",), "`large` needs a table [sizes.large] of its dims")
+    for kind, relation in spec.relations.items():
+        keys = ("relations", kind)
+        _check_among(kind, RELATIONS, keys, "relation", bad)
+        if not 0 <= relation.units < float("inf"):
+            raise bad((*keys, "units"), f"{relation.units}: 0 (bit for bit) or more expected")
+        takes = {"permutation": "dims", "sums": "to", "configs": ""}.get(kind, "inputs")
+        for key in ("inputs", "dims", "to"):
+            given = getattr(relation, key) not in ([], None)
+            if given != (key == takes):
+                need = f"needs `{key}`" if key == takes else f"takes no `{key}`"
+                raise bad(keys, f"{kind} {need}")
+        for name in relation.inputs:
+            _check_among(name, spec.inputs, (*keys, "inputs"), "input", bad)
+            if spec.inputs[name].dtype in INTEGERS:
+                raise bad((*keys, "inputs"), f"{name!r} holds integers")
+        for dim in relation.dims:
+            _check_among(dim, spec.dims, (*keys, "dims"), "dim", bad)
+    for p in spec.pinned:
+        at = ("pinned",)
+        _check_among(p.dtype, spec.dtypes, at, "dtype", bad)
+        _check_among(p.profile, PROFILES, at, "profile", bad)
+        _check_among(p.layout, LAYOUTS, at, "layout", bad)
+        if set(p.dims) != set(spec.dims) or not all(1 <= n < 2**40 for n in p.dims.values()):
+            raise bad(
+                at, f"dims {p.dims}: give a size of 1 or more for each of {', '.join(spec.dims)}"
+            )
+        if not 0 <= p.seed < 2**63:
+            raise bad(at, f"seed {p.seed}: 0 to 2^63 - 1 expected")
+
+
+def digest_of(spec: OpToml) -> str:
+    """Over what changes a control's numbers: not the summary, known-wrong kernels with what tables
+    they have, hand-picked values, or which cases are measured and what is checked on them.
+    """
+    kernels = {name: table for name, table in spec.kernels.items() if name not in spec.buggy}
+    inputs = {name: _Drawn(t.shape, t.low, t.high) for name, t in spec.inputs.items()}
+    output = {"shape": spec.output.shape}
+    contract: tuple[object, ...] = (spec.dims, inputs, output, spec.compute_dtype, kernels)
+    # Beside them what an op need not say, so that one which does not keeps its hash.
+    more = {
+        name: (t.domain, t.dtype, t.below, t.steady)
+        for name, t in spec.inputs.items()
+        if (t.domain, t.dtype, t.below, t.steady) != (None, None, None, False)
+    }
+    if more or spec.output.dtype or spec.nonfinite:
+        contract += (more, spec.output.dtype, spec.nonfinite)
+    return hashlib.sha256(msgspec.json.encode(contract, order="deterministic")).hexdigest()[:16]
+
+
+class _Drawn(msgspec.Struct):
+    shape: list[str]
+    low: float
+    high: float
