@@ -15,8 +15,10 @@ from pathlib import Path
 import pytest
 from tests_support import DATA, ROOT
 
+from tolcal import corpus
 from tolcal.cli import build_parser
 from tolcal.github.commands import replies
+from tolcal.report import catalogue
 
 #: In the order in which they are read: what README makes, later pages use.
 PAGES = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
@@ -145,6 +147,19 @@ def test_the_sample_comment_is_the_golden_one() -> None:
         (ROOT / "README.md").write_text(text)
         return
     assert between(README, "comment") == quoted, "TOLCAL_UPDATE_GOLDEN=1 renews README's sample"
+
+
+def test_the_corpus_is_listed_as_it_is() -> None:
+    """Every op and kernel, as their op.toml has them. TOLCAL_UPDATE_GOLDEN=1 renews it."""
+    table = catalogue.markdown(corpus.load(ROOT / "corpus")).strip()
+    if os.environ.get("TOLCAL_UPDATE_GOLDEN") == "1":
+        head, rest = (ROOT / "README.md").read_text().split("<!-- corpus:begin -->")
+        tail = rest.split("<!-- corpus:end -->")[1]
+        mended = f"{head}<!-- corpus:begin -->\n{table}\n<!-- corpus:end -->{tail}"
+        (ROOT / "README.md").write_text(mended)
+        return
+    assert between(README, "corpus") == table, "TOLCAL_UPDATE_GOLDEN=1 renews README's table"
+    assert table.count("nothing: a control") == 16
 
 
 def test_figures_of_the_introduction_are_those_of_the_table() -> None:

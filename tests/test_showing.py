@@ -15,8 +15,8 @@ import pytest
 from report_support import busy, check_golden, make_cell
 from tests_support import DATA, ROOT, make_record, make_stats
 
-from tolcal import calibrate, history, tolerances
-from tolcal.report import FORMATS, terminal, text
+from tolcal import calibrate, corpus, history, tolerances
+from tolcal.report import FORMATS, catalogue, terminal, text
 from tolcal.report.document import to_json
 from tolcal.tolerances import writing
 
@@ -355,3 +355,21 @@ def test_show_says_why_a_cell_has_its_margin(tmp_path: Path, margin: float, why:
     path.write_text(writing.edited(None, {("softmax", "float32"): cell}, "t.toml"), "utf-8")
     shown = piped("show", "softmax", "--tolerances", str(path), "--history", str(tmp_path))
     assert why in shown
+
+
+def test_the_corpus_as_a_table() -> None:
+    """Of one op: a row a kernel; what its op.toml says is inert, and what is subtle says so."""
+    assert piped("show", "gelu", "--markdown") == (
+        "| op | what it computes | kernel | what is wrong in it |\n"
+        "|---|---|---|---|\n"
+        "| `gelu` | GELU in its tanh form | `gelu_triton` | nothing: a control |\n"
+        "|  |  | `gelu_erf_buggy` | the exact form with erf, where the tanh form is meant (subtle) "
+        "|\n"
+        "|  |  | `gelu_triton_buggy` | the leading 0.5 is dropped, so every value is twice as large "
+        "|\n"
+    )
+    (op,) = corpus.select(corpus.load(ROOT / "corpus"), ["gelu"])
+    hostile = msgspec.structs.replace(op, summary="a | b @team <img src=x> `c`")
+    (row,) = [r for r in catalogue.markdown([hostile]).splitlines() if "team" in r]
+    assert row.count("|") == 5
+    assert not set("@<>") & set(row)

@@ -218,6 +218,11 @@ def build_parser() -> argparse.ArgumentParser:
     show.add_argument("op", nargs="?", metavar="OP[/DTYPE]", help="only this op, in full")
     show.add_argument("--approvals", action="store_true",
                       help="list who approved what, when, where and why")  # fmt: skip
+    show.add_argument(
+        "--markdown",
+        action="store_true",
+        help="list the corpus as a Markdown table: every kernel, what is wrong in it",
+    )
     show.add_argument("--tolerances", metavar="F", help="the file to read")
     options.add_corpus(show)
     options.add_history(show)

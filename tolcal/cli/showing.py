@@ -13,7 +13,7 @@ import msgspec
 from tolcal import corpus, tolerances, tomlfile
 from tolcal.cli import approvals, config
 from tolcal.model import DTYPES, MIN_ROWS, Op, Theory, TolcalError, Tolerance, cut, one_line
-from tolcal.report import glyphs, text
+from tolcal.report import catalogue, glyphs, text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,6 +50,9 @@ def show(args: argparse.Namespace) -> int:
             f"no corpus in {settings.corpus} and no tolerances in {settings.tolerances}; start "
             "with `tolcal new OP`, or give --corpus and --tolerances"
         )
+    if args.markdown:
+        print(catalogue.markdown(op for op in ops if args.op in (None, op.name)), end="")
+        return 0
     if args.approvals:
         for line in approvals.lines({c: t for c, t in approved.items() if args.op in (None, c[0])}):
             say(line)
