@@ -365,8 +365,8 @@ def test_the_corpus_as_a_table() -> None:
         "| `gelu` | GELU in its tanh form | `gelu_triton` | nothing: a control |\n"
         "|  |  | `gelu_erf_buggy` | the exact form with erf, where the tanh form is meant (subtle) "
         "|\n"
-        "|  |  | `gelu_triton_buggy` | the leading 0.5 is dropped, so every value is twice as large "
-        "|\n"
+        "|  |  | `gelu_triton_buggy` | the leading 0.5 is dropped, so every value is twice as "
+        "large |\n"
     )
     (op,) = corpus.select(corpus.load(ROOT / "corpus"), ["gelu"])
     hostile = msgspec.structs.replace(op, summary="a | b @team <img src=x> `c`")
