@@ -143,12 +143,6 @@ def test_inputs_of_a_case_are_independent_streams() -> None:
     assert not np.array_equal(one["x"], two["x"])
 
 
-def test_a_dtype_without_numpy_form_is_refused() -> None:
-    """8-bit inputs have no numpy form, and the error says so instead of drawing others."""
-    with pytest.raises(TolcalError, match="float8_e5m2"):
-        cases.inputs_numpy(make_op(), make_case("float8_e5m2"))
-
-
 def test_signs_do_not_depend_on_the_case() -> None:
     """Sign words have the inputs' shapes and depend on name and shape alone."""
     op = make_op()

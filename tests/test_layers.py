@@ -55,7 +55,7 @@ HEAVY = {
     "pandas": {"tolcal.history.*", "tolcal.calibrate.*"},
     "pyarrow": {"tolcal.history.*"},
     "numpy": {
-        "tolcal.cases", "tolcal.stats.batch", "tolcal.stats.order", "tolcal.bounds",
+        "tolcal.cases.*", "tolcal.stats.batch", "tolcal.stats.order", "tolcal.bounds",
         "tolcal.history.*", "tolcal.calibrate.*", "tolcal.compare", "tolcal.testing.arrays",
         "tolcal.testing.judging", "tolcal.testing.kinds", "tolcal.testing.reference",
     },

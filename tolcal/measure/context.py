@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 from typing import Any
@@ -11,9 +12,6 @@ from torch.overrides import TorchFunctionMode
 
 from tolcal import cases, stats
 from tolcal.model import Case, Kernel, Op, TolcalError
-
-#: Input dtypes that a GPU kernel of ours draws; others take the torch form.
-DRAWN = frozenset({"float64", "float32", "float16", "bfloat16"})
 
 #: How near a reference called twice must come to itself: a GPU may add in another order, but what
 #: it does to sigma is magnified by 2^26.
@@ -58,13 +56,12 @@ class Context:
         again: bool = False,
     ) -> None:
         self.op, self.case, self.device = op, case, device
-        drawn = device.type != "cpu" and case.dtype in DRAWN
-        if drawn:
+        if device.type != "cpu":
             self.inputs, wide, self.hash_sums = _device().draw(op, case, device)
         else:
             self.inputs = cases.inputs_torch(op, case, device)
             self.hash_sums = cases.hash_sums_torch(self.inputs)
-            wide = {name: x.to(torch.float64, copy=True) for name, x in self.inputs.items()}
+            wide = {name: widened(x) for name, x in self.inputs.items()}
         versions = {name: x._version for name, x in wide.items()}
         self.ref = reference(**wide)
         for name, x in wide.items():
@@ -72,7 +69,7 @@ class Context:
             # has to do, which a launch of the reference's own kernel would not raise.
             changed = x._version != versions[name]
             if device.type == "cpu":
-                changed |= not torch.equal(x, self.inputs[name].to(torch.float64))
+                changed |= not same(x, widened(self.inputs[name]))
             if changed:
                 raise TolcalError(
                     f"{op.reference_path}: reference() changes its input {name!r}, so nothing "
@@ -91,11 +88,14 @@ class Context:
                 f"{case.dims_text}, so sensitivities can't be taken from it; make it a function of "
                 "its inputs alone"
             )
-        if drawn:
-            self.sigma = _device().sensitivity(reference, wide, self.ref)
+        # An integer (a label, an index) has no rounding error: it stays as it is.
+        fixed = {name: wide.pop(name) for name, spec in op.inputs.items() if spec.is_integer}
+        moving = functools.partial(reference, **fixed)
+        if device.type != "cpu":
+            self.sigma = _device().sensitivity(moving, wide, self.ref)
         else:
             signs = cases.sign_words(op, case, device)
-            self.sigma = stats.sensitivity(reference, wide, self.ref, signs)
+            self.sigma = stats.sensitivity(moving, wide, self.ref, signs)
         self.outputs: dict[str, torch.Tensor] = {}
         self._input_hash = ""
 
@@ -128,8 +128,9 @@ class Context:
             raise ValueError(
                 f"run() returned shape {list(out.shape)}, {list(expected)} expected by op.toml"
             )
-        if str(out.dtype) != f"torch.{self.case.dtype}":
-            raise ValueError(f"run() returned {out.dtype}, torch.{self.case.dtype} expected")
+        dtype = self.op.output_dtype or self.case.dtype
+        if str(out.dtype) != f"torch.{dtype}":
+            raise ValueError(f"run() returned {out.dtype}, torch.{dtype} expected")
         if out.device.type != self.device.type:
             raise ValueError(f"run() returned a tensor on {out.device}, {self.device} expected")
         self.outputs[kernel.name] = out
@@ -141,8 +142,20 @@ class Context:
         if self.device.type != "cpu":
             differing: torch.Tensor = _device().differ(ours, theirs)
             return differing
-        same = (ours == theirs) | (ours.isnan() & theirs.isnan())
-        return (~same).any().reshape(1)
+        return torch.tensor([not same(ours, theirs)])
+
+
+def widened(x: torch.Tensor) -> torch.Tensor:
+    """A copy as the reference gets it: contiguous, fp64 or int64."""
+    wide = torch.float64 if x.is_floating_point() else torch.int64
+    return x.to(wide, copy=True, memory_format=torch.contiguous_format)
+
+
+def same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether all values are; nan is like nan."""
+    if a.element_size() == 1 and a.is_floating_point():  # torch doesn't compare these
+        a, b = a.float(), b.float()
+    return bool(((a == b) | ((a != a) & (b != b))).all())
 
 
 def _device() -> ModuleType:

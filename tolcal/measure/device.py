@@ -8,10 +8,12 @@ import torch
 
 from tolcal import cases, stats
 from tolcal.measure import fused
-from tolcal.model import Case, Op
+from tolcal.model import Case, InputSpec, Op
 
 #: Elements of all swayed copies of a tensor together; beyond it they are made in turns.
 SWAYED_ELEMENTS = 2**24
+#: Input dtypes that a kernel of ours draws; others take the torch form.
+DRAWN = frozenset({"float64", "float32", "float16", "bfloat16"})
 _BLOCK = 1024
 _INT = {8: torch.int64, 4: torch.int32, 2: torch.int16}
 
@@ -19,31 +21,45 @@ _INT = {8: torch.int64, 4: torch.int32, 2: torch.int16}
 def draw(
     op: Op, case: Case, device: torch.device
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], torch.Tensor]:
-    """Inputs, the same as fp64, and their hash sums as of `cases.hash_sums_torch`."""
+    """Inputs, the same as fp64 (int64), and their hash sums as of `cases.hash_sums_torch`."""
     inputs: dict[str, torch.Tensor] = {}
     wide: dict[str, torch.Tensor] = {}
     sums = torch.zeros(len(op.inputs), dtype=torch.int64, device=device)
     place = {name: i for i, name in enumerate(sorted(op.inputs))}
-    dtype: torch.dtype = getattr(torch, case.dtype)
     for name, spec in op.inputs.items():
-        shape = cases.shape_of(spec.shape, case)
-        x = torch.empty(shape, dtype=dtype, device=device)
-        w = torch.empty(shape, dtype=torch.float64, device=device)
-        fused.draw[(-(-x.numel() // _BLOCK),)](
-            x.view(_INT[x.element_size()]), w, sums[place[name] :], x.numel(),
-            cases.signed(cases.stream(case, name)), cases.signed(cases.key("hash", name)),
-            spec.low, spec.high - spec.low, FORMAT=case.dtype, BLOCK=_BLOCK,
-            enable_fp_fusion=False,
-        )  # fmt: skip
-        inputs[name], wide[name] = x, w
+        at = sums[place[name] :]
+        if cases.dtype_of(spec, case) in DRAWN:
+            inputs[name], wide[name] = _draw(spec, name, case, at)
+            continue
+        x = cases.input_torch(op, name, case, device)
+        at[0] = cases.hash_sum_torch(name, x)
+        inputs[name] = x
+        wide[name] = x.to(torch.int64 if spec.is_integer else torch.float64, copy=True)
     return inputs, wide, sums
+
+
+def _draw(
+    spec: InputSpec, name: str, case: Case, sums: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    dtype = cases.dtype_of(spec, case)
+    shape = cases.shape_of(spec.shape, case)
+    x = torch.empty(shape, dtype=getattr(torch, dtype), device=sums.device)
+    w = torch.empty(shape, dtype=torch.float64, device=sums.device)
+    fused.draw[(-(-x.numel() // _BLOCK),)](
+        x.view(_INT[x.element_size()]), w, sums, x.numel(),
+        cases.signed(cases.stream(case, name)), cases.signed(cases.key("hash", name)),
+        spec.low, spec.high - spec.low, FORMAT=dtype, BLOCK=_BLOCK, enable_fp_fusion=False,
+    )  # fmt: skip
+    return x, w
 
 
 def sensitivity(
     reference: Callable[..., torch.Tensor], wide: Mapping[str, torch.Tensor], ref: torch.Tensor
 ) -> torch.Tensor:
     """`stats.sensitivity`, its sign words drawn where they are used."""
-    size = max((x.numel() for x in (ref, *wide.values())), default=1)
+    if not wide:  # nothing that could be off
+        return torch.zeros_like(ref)
+    size = max(x.numel() for x in (ref, *wide.values()))
     chunk = stats.SIGN_VECTORS
     while chunk > 1 and chunk * size > SWAYED_ELEMENTS:
         chunk //= 2

@@ -47,7 +47,7 @@ def sensitivity(
 
     Args:
         reference: the op's fp64 reference.
-        inputs: its fp64 inputs, by name.
+        inputs: its fp64 inputs, by name; those that hold integers are bound in ``reference``.
         ref: ``reference(**inputs)``, fp64.
         signs: for each input an int64 tensor of its shape; bit k is its sign in vector k.
 
@@ -55,7 +55,9 @@ def sensitivity(
         fp64, of ref's shape, >= 0, in ref's unit per unit of relative input error.
     """
     total = torch.zeros_like(ref)
-    size = max((x.numel() for x in (ref, *inputs.values())), default=1)
+    if not inputs:  # nothing that could be off
+        return total
+    size = max(x.numel() for x in (ref, *inputs.values()))
     limit = BATCH_ELEMENTS_CPU if ref.device.type == "cpu" else BATCH_ELEMENTS
     chunk = max(1, min(SIGN_VECTORS, limit // max(size, 1)))
     vectors = torch.arange(SIGN_VECTORS, device=ref.device)

@@ -1,0 +1,124 @@
+"""A case into its input tensors: the same bytes on every machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tolcal.cases import formats, profiles
+from tolcal.cases.arrays import Numpy, Torch
+from tolcal.cases.choose import shape_of
+from tolcal.cases.profiles import Source, numel
+from tolcal.cases.words import key, mix_numpy, mix_torch, words_numpy, words_torch
+from tolcal.model import Case, InputSpec, Op, digest
+
+if TYPE_CHECKING:
+    import torch
+
+
+def dtype_of(spec: InputSpec, case: Case) -> str:
+    """The dtype of an input: its own, else the case's."""
+    return spec.dtype or case.dtype
+
+
+def inputs_numpy(op: Op, case: Case) -> dict[str, npt.NDArray[Any]]:
+    """Input arrays of a case.
+
+    What numpy lacks comes as bit patterns: bfloat16 as uint16, 8-bit floats as uint8.
+    """
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    for name, spec in op.inputs.items():
+        source = _source(Numpy(), name, spec, case)
+        if spec.is_integer:
+            flat = profiles.integers(source, source.words()).astype(source.dtype)
+        else:
+            drawn = profiles.draw(source)
+            flat = formats.to_numpy(drawn.value, source.dtype, drawn.kinds)
+        arrays[name] = flat.reshape(source.shape)
+    return arrays
+
+
+def inputs_torch(op: Op, case: Case, device: Any) -> dict[str, torch.Tensor]:
+    """Input tensors of a case, drawn on ``device``: bit for bit those of ``inputs_numpy``."""
+    return {name: input_torch(op, name, case, device) for name in op.inputs}
+
+
+def input_torch(op: Op, name: str, case: Case, device: Any) -> torch.Tensor:
+    """One of them."""
+    import torch
+
+    source = _source(Torch(device), name, op.inputs[name], case)
+    if source.spec.is_integer:
+        whole: torch.Tensor = profiles.integers(source, source.words())
+        flat = whole.to(getattr(torch, source.dtype))
+    else:
+        drawn = profiles.draw(source)
+        flat = formats.to_torch(drawn.value, source.dtype, drawn.kinds)
+    return flat.reshape(source.shape)
+
+
+def _source(xp: Numpy | Torch, name: str, spec: InputSpec, case: Case) -> Source:
+    return Source(xp, name, spec, case, shape_of(spec.shape, case), dtype_of(spec, case))
+
+
+# --- beside them ----------------------------------------------------------------------------
+
+
+def sign_words(op: Op, case: Case, device: Any) -> dict[str, torch.Tensor]:
+    """For each float input an int64 word an element, whose low 32 bits are its signs in 32 vectors.
+
+    They are the same for every case of a shape: the number of vectors and their seed belong to
+    the definition of sigma, not to the case.
+    """
+    found = {}
+    for name, spec in op.inputs.items():
+        if not spec.is_integer:
+            shape = shape_of(spec.shape, case)
+            words = words_torch(key("sigma", 1, name), numel(shape), device)
+            found[name] = words.reshape(shape)
+    return found
+
+
+def hash_sum_torch(name: str, tensor: torch.Tensor, first: int = 0) -> torch.Tensor:
+    """[] int64: an input's share of `input_hash`, of its elements from number ``first`` on.
+
+    Each element's bits are mixed with its position and summed modulo 2^64: the order of the
+    summation does not matter, so a GPU and numpy agree.
+    """
+    import torch
+
+    bits = formats.bits_of(tensor.contiguous()).reshape(-1).to(torch.int64)
+    words = words_torch(key("hash", name), bits.numel(), tensor.device, first)
+    return mix_torch(words ^ bits).sum()
+
+
+def hash_sums_torch(inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """[inputs] int64 in the order of their names: what `input_hash` is made of."""
+    import torch
+
+    sums = [hash_sum_torch(name, inputs[name]) for name in sorted(inputs)]
+    return torch.stack(sums) if sums else torch.zeros(0, dtype=torch.int64)
+
+
+def input_hash_torch(inputs: Mapping[str, torch.Tensor]) -> str:
+    """`input_hash` of tensors."""
+    return input_hash(hash_sums_torch(inputs).tolist())
+
+
+def input_hash(sums: Iterable[int]) -> str:
+    """16 hex digits over all input bytes."""
+    return digest("inputs", [value % 2**64 for value in sums])
+
+
+def input_hash_numpy(inputs: Mapping[str, npt.NDArray[Any]]) -> str:
+    """`input_hash` of the numpy form."""
+    sums = []
+    for name in sorted(inputs):
+        array = np.ascontiguousarray(inputs[name])
+        bits = array.view(f"i{array.itemsize}").reshape(-1).astype(np.int64).view(np.uint64)
+        mixed = mix_numpy(words_numpy(key("hash", name), bits.size) ^ bits)
+        sums.append(int(mixed.sum(dtype=np.uint64)))
+    return input_hash(sums)
