@@ -19,11 +19,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from tests_support import DATA
 
-from tolcal import bounds, calibrate, cli, history
-from tolcal.calibrate import fit, summarised
+from tolcal import binomial, bounds, calibrate, cli, history
+from tolcal.calibrate import evaluate, fit, summarised
+from tolcal.calibrate.intervals import ByRun
 from tolcal.calibrate.rows import judged_rows
 from tolcal.history import columns, frames, lines, loading, summaries, summary
-from tolcal.model import AllClose, BuggyRecall, Proposal, Tolerance
+from tolcal.model import AllClose, BuggyRecall, Proposal, Recall, Tolerance
 from tolcal.report import FORMATS, text
 from tolcal.report.document import Document
 
@@ -220,6 +221,62 @@ def test_what_lines_surely_caught() -> None:
     assert not summarised.caught(line, judged_rows(line), tolerance).any()
     lower = Tolerance(atol=0.4, scaled_tol=c, allclose=AllClose(1.0, 1.0))
     assert summarised.caught(line, judged_rows(line), lower).all()
+
+
+@functools.cache
+def buggy() -> pd.DataFrame:
+    """A few records, lines and samples of seven kernels."""
+    frame = frame_of(*halves(), sample=60)
+    kept = (frame["role"] == "buggy") & (frame["dtype"] == "float32")
+    kept &= (frame["line_kind"] != frames.RECORD) | (np.arange(len(frame)) % 50 == 0)
+    found: pd.DataFrame = frame[kept]
+    return found
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    hnp.arrays(np.int64, 7, elements=st.integers(1, 300)),
+    hnp.arrays(np.bool_, (7, 3), elements=st.integers(0, 4).map(lambda n: n > 0)),
+    st.sampled_from([0.0, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1.0]), st.integers(0, 9),
+)  # fmt: skip
+def test_intervals_hold_the_recall_of_unequal_kernels(
+    times: np.ndarray, kept: np.ndarray, atol: float, seed: int
+) -> None:
+    """Of however many rows a sample tells, and whichever of their kinds it lacks."""
+    frame = buggy().copy()
+    kernel = np.unique(frame["kernel"].astype(str), return_inverse=True)[1]
+    frame["stands_for"] *= times[kernel]
+    frame["detectable"] *= times[kernel]
+    sampled = frame["line_kind"].to_numpy() == frames.SAMPLED
+    same = (frame["same_as_control"] == True).to_numpy(bool)  # noqa: E712  (null is neither)
+    some = np.random.default_rng(seed).random(len(frame)) < times[kernel] / 300
+    drop = sampled & np.where(same, ~kept[kernel, 0], ~kept[kernel, 1] | (some & kept[kernel, 2]))
+    tolerance = Tolerance(atol=atol, scaled_tol=1.0, allclose=AllClose(1.0, 1.0))
+    by_run = {False: ByRun(), True: ByRun()}
+    recalls = evaluate.recalls_of(
+        frame[~drop], "float32", "softmax", tolerance, None, {}, None, "residual", (), by_run
+    )
+    whole = Recall.of(r.proposed for r in recalls)
+    known = [r for r in recalls if r.proposed is not None]
+    for share, interval in zip(
+        (whole.recall, whole.detectable_recall), by_run[False].intervals(), strict=True
+    ):
+        assert (share is None) == (interval is None) == (not known)
+        if share is not None and interval is not None:
+            assert 0.0 <= interval[0] <= share <= interval[1] <= 1.0
+
+
+def test_an_interval_is_no_surer_than_the_rows_that_were_judged() -> None:
+    """Weights move it, and don't narrow it; what no sampled row stands for may be anything."""
+    runs, every = np.full(8, "a", object), np.ones(8, bool)
+    by_run = ByRun()
+    by_run.add(runs, every, every, np.full(8, 1000.0))
+    assert by_run.intervals()[1] == binomial.interval(8, 8)
+    by_run.add(runs, ~every, every, np.full(8, 3000.0))
+    found = by_run.intervals()[1]
+    assert found == (min(0.25, binomial.interval(4, 16)[0]), binomial.interval(4, 16)[1])
+    by_run.add(runs, every, ~every, unjudged=(0, 32_000))
+    assert by_run.intervals()[1] == (found[0] / 2, found[1] / 2 + 0.5)
 
 
 # --- the commands ---------------------------------------------------------------------------

@@ -236,11 +236,14 @@ def recalls_of(
         flags = paper_flags
         if rule != "paper":
             flags = None if tolerance is None else bounds.exceeds(judged, tolerance)
-        if flags is not None:
+        proposed = count(flags)
+        if flags is not None and proposed is not None:
             there = summarised.kinds(rows) != LINE
+            weight, unjudged = summarised.standing(rows, flags, detectable, proposed)
             by_run[kernel in subtle].add(
-                texts(rows["run_id"])[there], flags[there], detectable[there]
-            )
+                texts(rows["run_id"])[there], flags[there], detectable[there], weight[there],
+                unjudged,
+            )  # fmt: skip
         # An imported row carries its own hand-picked verdict.
         over = rows["num_exceeding"].fillna(-1).to_numpy(np.int64)
         imported = (rows["origin"] == "import").to_numpy(dtype=bool)
@@ -251,7 +254,7 @@ def recalls_of(
                 control=control,
                 op=op,
                 dtype=dtype,
-                proposed=count(flags),
+                proposed=proposed,
                 approved=count(None if approved is None else bounds.exceeds(judged, approved)),
                 paper=by_paper,
                 legacy=count(by_hand if legacy is not None or imported.any() else None),

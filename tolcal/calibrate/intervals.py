@@ -2,60 +2,89 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from tolcal import binomial
-from tolcal.bounds import Bools
+from tolcal.bounds import Bools, Floats
 from tolcal.model import Interval
 
 RESAMPLES = 1000
 
 
 class ByRun:
-    """Rows of buggy kernels by run: all, flagged, detectable, and detectable ones flagged."""
+    """Rows of buggy kernels by run: all, flagged, detectable, and detectable ones flagged.
+
+    Each counts as many as it stands for; of all and of detectable ones it is kept as well how many
+    were judged.
+    """
 
     def __init__(self) -> None:
-        self.counts: dict[str, np.ndarray[Any, np.dtype[np.int64]]] = {}
+        self.counts: dict[str, Floats] = {}
+        self.unjudged = np.zeros(2)
 
-    def add(self, runs: Any, flagged: Bools, detectable: Bools) -> None:
-        """Rows of one kernel in one dtype."""
+    def add(
+        self,
+        runs: Any,
+        flagged: Bools,
+        detectable: Bools,
+        weight: Floats | None = None,
+        unjudged: tuple[int, int] = (0, 0),
+    ) -> None:
+        """Rows of one kernel in one dtype.
+
+        ``weight``: how many each stands for (None: 1); ``unjudged``: rows, and detectable ones
+        among them, that none stands for.
+        """
         names, codes = np.unique(runs, return_inverse=True)
+        one = np.ones(len(codes)) if weight is None else weight
         each = [
-            np.bincount(codes, weights, len(names)).astype(np.int64)
-            for weights in (None, flagged, detectable, flagged & detectable)
-        ]
+            np.bincount(codes, weights, len(names))
+            for weights in (
+                one, one * flagged, one * detectable, one * (flagged & detectable),
+                None, detectable,
+            )
+        ]  # fmt: skip
         for name, counts in zip(names, np.array(each).T, strict=True):
             self.counts[str(name)] = self.counts.get(str(name), 0) + counts
+        self.unjudged += unjudged
 
     def intervals(self, seed: int = 0) -> tuple[Interval | None, Interval | None]:
         """95 % intervals of recall over all rows and over detectable ones; None without any.
 
         Whole runs are drawn, since rows of a run are alike; but resamples of runs that all caught
         everything would claim to be certain, so an interval is never narrower than the exact
-        binomial one of its rows.
+        binomial one of so many rows as were judged. Rows that none stands for widen it by all that
+        they may be.
         """
         if not self.counts:
             return None, None
-        table = np.array([self.counts[run] for run in sorted(self.counts)], float)
+        table = np.array([self.counts[run] for run in sorted(self.counts)])
         drawn = np.random.default_rng(seed).integers(len(table), size=(RESAMPLES, len(table)))
         times = np.stack([np.bincount(row, minlength=len(table)) for row in drawn])
         samples = times @ table
-        rows, flagged, detectable, both = (int(n) for n in table.sum(axis=0))
+        sums = table.sum(axis=0)
         return (
-            _interval(samples[:, 1], samples[:, 0], flagged, rows),
-            _interval(samples[:, 3], samples[:, 2], both, detectable),
+            _interval(samples[:, [1, 0]], sums[[1, 0, 4]], self.unjudged[0]),
+            _interval(samples[:, [3, 2]], sums[[3, 2, 5]], self.unjudged[1]),
         )
 
 
-def _interval(hits: Any, of: Any, hit: int, rows: int) -> Interval | None:
-    if not rows:
+def _interval(samples: Floats, whole: Floats, unjudged: float) -> Interval | None:
+    """Of resamples' hits and rows, and of the hits, rows and judged rows of all."""
+    hit, rows, judged = whole
+    if not rows + unjudged:
         return None
-    low, high = binomial.interval(hit, rows)
-    known = of > 0
-    rates = hits[known] / of[known]
+    # As many of those judged: whole where each stands for one, but for the rounding of sums.
+    part = round(hit * judged / rows, 6) if rows else 0.0
+    low = binomial.interval(math.floor(part), int(judged))[0]
+    high = binomial.interval(math.ceil(part), int(judged))[1]
+    known = samples[:, 1] > 0
+    rates = samples[known, 0] / samples[known, 1]
     if rates.size:
         low = min(low, float(np.quantile(rates, 0.025, method="lower")))
         high = max(high, float(np.quantile(rates, 0.975, method="higher")))
-    return low, high
+    share = float(rows / (rows + unjudged))
+    return low * share, min(1.0, high * share + (1.0 - share))

@@ -153,6 +153,34 @@ def recall_of(rows: pd.DataFrame, flagged: bounds.Bools, detectable: bounds.Bool
     return counts
 
 
+def standing(
+    rows: pd.DataFrame, flagged: bounds.Bools, detectable: bounds.Bools, found: Recall
+) -> tuple[bounds.Floats, tuple[int, int]]:
+    """How many each row stands for in what ``recall_of`` found; and rows that none stands for.
+
+    The latter of all rows and of detectable ones: the sample has none of their kind. They are
+    among those found, as rows that are not flagged.
+    """
+    kind = kinds(rows)
+    record, sampled = kind == RECORD, kind == SAMPLED
+    weight = record.astype(np.float64)
+    missed = found.detectable - found.detectable_flagged
+    others = found.flagged - found.detectable_flagged
+    quiet = found.rows - found.detectable - others
+    without = {True: 0, False: 0}
+    for there, hit, number in (
+        (True, True, found.detectable_flagged), (True, False, missed),
+        (False, True, others), (False, False, quiet),
+    ):  # fmt: skip
+        alike = (detectable == there) & (flagged == hit)
+        more, own = number - int((alike & record).sum()), alike & sampled
+        if own.any():
+            weight[own] = more / own.sum()
+        else:
+            without[there] += more
+    return weight, (without[True] + without[False], without[True])
+
+
 def _counts(flagged: bounds.Bools, detectable: bounds.Bools) -> Recall:
     return Recall(
         rows=len(flagged),
