@@ -142,14 +142,29 @@ def test_a_run_that_judges_nothing_says_so(copy: Path) -> None:
     approved.write_text(kept)
 
 
-def test_without_the_charts_library_there_is_all_but_the_report(copy: Path) -> None:
+@pytest.mark.parametrize(
+    ("lacking", "says"),
+    [
+        ("sys.modules['altair'] = None",
+         "altair, which is not installed: pip install 'tolcal[html]'"),
+        ("sys.path.insert(0, 'broken')",
+         "altair, which is installed but broken (half of it): reinstall it: "
+         "pip install --force-reinstall altair"),
+    ],
+)  # fmt: skip
+def test_without_the_charts_library_there_is_all_but_the_report(
+    copy: Path, lacking: str, says: str
+) -> None:
     """One line says how to get it; a report of another run is not left lying about."""
+    (copy / "broken" / "altair").mkdir(parents=True, exist_ok=True)
+    (copy / "broken" / "altair" / "__init__.py").write_text("raise ImportError('half of it')\n")
+    (copy / "out").mkdir(exist_ok=True)
     stale = copy / "out" / "report.html"
     stale.write_text("<!doctype html><title>tolcal</title>of another run")
     options = ["ci", "relu", "--device", "cpu", "--gate", "1", "--cases", "0"]
-    code = f"import sys; sys.modules['altair'] = None; from tolcal.cli import main; main({options})"
+    code = f"import sys; {lacking}; from tolcal.cli import main; main({options})"
     done = subprocess.run([sys.executable, "-c", code], cwd=copy, capture_output=True, text=True)
     assert done.returncode == 0
-    assert "no report.html: altair is not installed: pip install 'tolcal[html]'\n" in done.stderr
+    assert f"no report.html: it needs {says}\n" in done.stderr
     assert not stale.exists()
     assert (copy / "out" / "comment.md").read_text() == done.stdout

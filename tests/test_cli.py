@@ -408,11 +408,14 @@ raise SystemExit(main(sys.argv[1:]))
 """
 
 
+RAY = ["run", "relu", "--corpus", str(CORPUS), "--engine", "ray"]
+
+
 @pytest.mark.parametrize(
     ("blocked", "argv", "extra"),
     [
         ("torch", ["run", "relu", "--corpus", str(CORPUS)], "gpu"),
-        ("ray", ["run", "relu", "--corpus", str(CORPUS), "--engine", "ray"], "ray"),
+        ("ray", RAY, "ray"),
         ("pandas", ["calibrate"], "report"),
         ("numpy", ["history", "ls"], "report"),
         ("pyarrow", ["history", "verify"], "report"),
@@ -428,6 +431,58 @@ def test_missing_extra(proposal_file: Path, blocked: str, argv: list[str], extra
         f"tolcal: `tolcal {argv[0]}` needs {blocked}, which is not installed: "
         f"pip install 'tolcal[{extra}]'\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("package", "body", "reason", "argv"),
+    [
+        ("ray", "raise ImportError('libray.so: cannot open\\nshared object')",
+         "libray.so: cannot open shared object", RAY),
+        ("ray", "import no_such_dependency", "No module named 'no_such_dependency'", RAY),
+        ("ray", "import broken_dependency", "gone", RAY),
+        ("ray", "import ray.gone", "No module named 'ray.gone'", RAY),
+        ("pandas", "raise ImportError('gone')", "gone", ["calibrate"]),
+        ("vl_convert", "raise ImportError('gone')", "gone", ["report", "P.json", "--format=html"]),
+        ("rich", "", "No module named 'rich.cells'", ["report", "P.json"]),
+    ],
+)  # fmt: skip
+def test_broken_package(
+    proposal_file: Path, package: str, body: str, reason: str, argv: list[str]
+) -> None:
+    """One that is there and can't be imported is named, with why, and is to be reinstalled."""
+    folder = proposal_file.parent / "broken"
+    for name, text in (("broken_dependency", "raise ImportError('gone')"), (package, body)):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "__init__.py").write_text(f"{text}\n")
+    code = "import sys; sys.path.insert(0, 'broken'); from tolcal.cli import main; "
+    answer = run_python(f"{code}sys.exit(main(sys.argv[1:]))", *argv)
+    assert (answer.returncode, answer.stdout) == (2, "")
+    name = {"vl_convert": "vl-convert-python"}.get(package, package)
+    assert answer.stderr == (
+        f"tolcal: `tolcal {argv[0]}` needs {package}, which is installed but broken ({reason}): "
+        f"reinstall it: pip install --force-reinstall {name}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "raised",
+    [
+        "import tolcal.no_such_module",
+        "from tolcal.model import no_such_name",
+        "import no_such_module",
+        "raise ImportError('gone')",
+        "import numpy; numpy.apply_along_axis(fail, 0, numpy.zeros(1))",
+    ],
+)
+def test_an_import_error_of_ours_is_a_bug(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], raised: str
+) -> None:
+    """Reinstalling mends no module of ours, not even one that a package calls."""
+    ours: dict[str, Any] = {"__name__": "tolcal.ours"}
+    exec(f"def fail(_):\n raise ImportError('gone')\ndef show(_):\n {raised}", ours)
+    monkeypatch.setattr(showing, "show", ours["show"])
+    assert main(["show"]) == 3
+    assert capsys.readouterr().err.splitlines()[-1].startswith("tolcal: this is a bug in tolcal")
 
 
 # --- light edges ----------------------------------------------------------------------------

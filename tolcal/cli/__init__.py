@@ -14,24 +14,9 @@ import traceback
 from typing import NoReturn
 
 from tolcal import __version__
-from tolcal.cli import options
+from tolcal.cli import options, packages
 from tolcal.hook import commands as hook
 from tolcal.model import TolcalError
-
-#: Top-level module -> the extra that brings it.
-EXTRAS = {
-    "torch": "gpu",
-    "triton": "gpu",
-    "numpy": "report",
-    "pandas": "report",
-    "pyarrow": "report",
-    "requests": "report",
-    "jinja2": "report",
-    "rich": "report",
-    "ray": "ray",
-    "altair": "html",
-    "vl_convert": "html",
-}
 
 
 def entry() -> None:
@@ -57,17 +42,11 @@ def main(argv: list[str] | None = None) -> int:
     except TolcalError as error:
         print(f"tolcal: {error}", file=sys.stderr)
         return 2
-    except ModuleNotFoundError as error:
-        extra = EXTRAS.get((error.name or "").split(".")[0])
-        if extra == "report" and args.module == "measuring":
-            extra = "gpu"  # which holds the others
-        if extra is None:
-            raise
-        print(
-            f"tolcal: `tolcal {args.command}` needs {error.name}, which is not installed: "
-            f"pip install 'tolcal[{extra}]'",
-            file=sys.stderr,
-        )
+    except ImportError as error:
+        remedy = packages.remedy(error, measures=args.module == "measuring")
+        if remedy is None:
+            return _bug()
+        print(f"tolcal: `tolcal {args.command}` needs {remedy}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("tolcal: interrupted", file=sys.stderr)
@@ -82,10 +61,15 @@ def main(argv: list[str] | None = None) -> int:
               file=sys.stderr)  # fmt: skip
         return 2
     except Exception:
-        traceback.print_exc()
-        print("tolcal: this is a bug in tolcal; please report it with the lines above",
-              file=sys.stderr)  # fmt: skip
-        return 3
+        return _bug()
+
+
+def _bug() -> int:
+    """Tells of the exception being handled."""
+    traceback.print_exc()
+    print("tolcal: this is a bug in tolcal; please report it with the lines above",
+          file=sys.stderr)  # fmt: skip
+    return 3
 
 
 class _Parser(argparse.ArgumentParser):

@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 from tolcal import cases, corpus, files, history, measure, review, tolerances
-from tolcal.cli import config, output, planning
+from tolcal.cli import config, output, packages, planning
 from tolcal.cli.recording import measure_into, say
 from tolcal.history import columns, loading
 from tolcal.model import Cell, ErrorStats, Op, Record, Run, TolcalError, Tolerance, one_line, plural
@@ -175,9 +175,11 @@ def ci(args: argparse.Namespace) -> int:
     try:
         files.replace(page, FORMATS["html"](document))
         written.insert(1, page)
-    except ModuleNotFoundError as error:  # the comment decides; the report is for digging
+    except ImportError as error:  # the comment decides; the report is for digging
+        if (remedy := packages.remedy(error)) is None:
+            raise
         page.unlink(missing_ok=True)  # of another run
-        say(f"no report.html: {error.name} is not installed: pip install 'tolcal[html]'")
+        say(f"no report.html: it needs {remedy}")
     say(f"written: {', '.join(map(str, written))}")
     if why := text.not_judged(verdict):
         say(f"nothing was judged: {why}")

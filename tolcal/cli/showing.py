@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tolcal import corpus, tolerances, tomlfile
-from tolcal.cli import approvals, config
+from tolcal.cli import approvals, config, packages
 from tolcal.model import DTYPES, MIN_ROWS, Op, Theory, TolcalError, Tolerance, cut, one_line
 from tolcal.report import catalogue, glyphs, text
 
@@ -68,8 +68,10 @@ def show(args: argparse.Namespace) -> int:
             of = {d: t for (o, d), t in approved.items() if o == name}
             try:
                 seen, note = _seen(name, op, of, settings), ""
-            except ModuleNotFoundError as error:  # what is approved can be shown all the same
-                seen, note = {}, f"needs {error.name}: pip install 'tolcal[report]'"
+            except ImportError as error:  # what is approved can be shown all the same
+                if (remedy := packages.remedy(error)) is None:
+                    raise
+                seen, note = {}, f"needs {remedy}"
             except TolcalError as error:
                 seen, note = {}, str(error)
             _show_op(name, op, of, seen, dtype)
