@@ -23,7 +23,7 @@ from tolcal.calibrate import variants
 from tolcal.cli import main
 from tolcal.cli.sweeping import places
 from tolcal.history import columns, folder, jsonlines
-from tolcal.model import HeldOutRows, Proposal, Record, Setting, SweepPoint
+from tolcal.model import HeldOutRows, Proposal, Record, Setting, SweepPoint, round_up
 from tolcal.report.sweeping import ATOL_ALONE, BY_REF, FULL, ours, render
 
 PARTS = (FULL, BY_REF, ATOL_ALONE)
@@ -157,7 +157,7 @@ def test_a_scaled_part_costs_no_alarm_that_atol_alone_would_save() -> None:
     for run in largest.index:
         limit = float(every[every["run_id"] != run]["residual_max"].max())
         theirs = rows[rows["run_id"] == run]["residual_max"].to_numpy(np.float64)
-        wrong += int((theirs > calibrate.round_up(limit)).sum())
+        wrong += int((theirs > round_up(limit)).sum())
     assert points()["tanh", "float32", ours(1.0, True, ATOL_ALONE)].held_out.false_alarms == wrong
 
 

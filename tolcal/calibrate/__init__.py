@@ -8,62 +8,27 @@ counted leaving one run out, on explore cases only (gate cases repeat from run t
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Literal
 
-import msgspec
-import numpy as np
 import pandas as pd
 
-from tolcal import bounds, history
-from tolcal.calibrate import (
-    described,
-    fit,
-    forecast,
-    lifecycle,
-    margins,
-    plots,
-    stability,
-    summarised,
-    theory,
-)
-from tolcal.calibrate import devices as classes
+from tolcal import history
+from tolcal.calibrate import described, fit, forecast, lifecycle, margins, plots, theory
+from tolcal.calibrate.cells import By, Common, Rule, cell_of
 from tolcal.calibrate.evaluate import (
-    Alarms,
     Apart,
     held_out_of,
-    in_sample,
-    leave_one_out,
     locked,
     merged,
     paper_of,
     plain_of,
-    recalls_of,
     subtle_of,
 )
 from tolcal.calibrate.intervals import ByRun
 from tolcal.calibrate.known import baseline
-from tolcal.calibrate.rows import Control, Lack, controls_of, judged_rows
-from tolcal.model import (
-    BUDGET,
-    MIN_ROWS,
-    MIN_RUNS,
-    BuggyRecall,
-    Cell,
-    CellProposal,
-    CellState,
-    Evidence,
-    HeldOut,
-    InSample,
-    Proposal,
-    Tolerance,
-    Tolerances,
-    round_up,
-)
+from tolcal.calibrate.rows import Control, controls_of, judged_rows
+from tolcal.model import BUDGET, MIN_ROWS, MIN_RUNS, Cell, InSample, Proposal, Tolerances
 
-__all__ = ["baseline", "calibrate", "judged_rows", "locked"]
-
-Rule = Literal["residual", "paper"]
-By = Literal["op", "kernel"]
+__all__ = ["By", "Rule", "baseline", "calibrate", "judged_rows", "locked"]
 
 
 def calibrate(
@@ -121,12 +86,21 @@ def calibrate(
     for control in controls:
         name = control.op if by == "op" else control.kernel
         groups.setdefault((name, control.dtype), []).append(control)
-    wide = {c.kernel: c for c in controls if c.dtype == "float32"}
     seen = described.runs(frame)
     keep = plots.plan([r.id for r in seen], len(good[["kernel", "dtype"]].drop_duplicates()))
     # Each control may take an equal share of the budget.
     equal = budget / max(1, sum(bool(devices) for devices in fitted.values()))
-    choice = margins.Choice(equal, margin)
+    common = Common(
+        rule=rule,
+        by=by,
+        wide={c.kernel: c for c in controls if c.dtype == "float32"},
+        papers=papers,
+        choice=margins.Choice(equal, margin),
+        least=(min_rows, min_runs),
+        history=whole_digest,
+        keep=keep,
+        subtle=subtle,
+    )
     by_run: Apart = {False: ByRun(), True: ByRun()}
     results = []
     for number, (_, members) in enumerate(sorted(groups.items())):
@@ -141,11 +115,8 @@ def calibrate(
         if devices:  # a device that the tolerance does not rest on is no evidence for it either
             faults = faults[faults["device_class"].isin(devices)]
         results.append(
-            _cell(
-                members, wide, faults, papers, rule, by, choice, (min_rows, min_runs),
-                whole_digest, approved.get(cell), legacy.get(cell), keep, subtle, by_run,
-            )
-        )  # fmt: skip
+            cell_of(members, faults, approved.get(cell), legacy.get(cell), common, by_run)
+        )
     progress(len(groups), len(groups), "")
     cells = tuple(
         theory.beside(r.cell, groups[r.cell.kernel or r.cell.op, r.cell.dtype], reductions or {})
@@ -187,195 +158,3 @@ def calibrate(
         in_sample=InSample(held_out_of(ours), held_out_of(paper)) if ours else None,
         subtle=subtle_of(recalls, by_run),
     ).sealed()
-
-
-class _Result(msgspec.Struct, frozen=True):
-    """One cell, and its part of what is said of all together."""
-
-    cell: CellProposal
-    recalls: list[BuggyRecall]
-    alarms: Alarms
-    in_sample: tuple[Alarms, Alarms]
-    tails: list[forecast.Judged]
-    shares: plots.Judged | None
-    raised: bool  # by rows of pull requests
-
-
-def _cell(
-    members: list[Control],
-    wide: Mapping[str, Control],
-    faults: pd.DataFrame,
-    papers: Mapping[tuple[str, str], float | None],
-    rule: Rule,
-    by: By,
-    choice: margins.Choice,
-    least: tuple[int, int],
-    history_digest: str,
-    approved: Tolerance | None,
-    legacy: float | None,
-    keep: plots.Plan,
-    subtle: Collection[str],
-    by_run: Apart,
-) -> _Result:
-    op, dtype = members[0].op, members[0].dtype
-    members_all = members
-    imported = [m for m in members if np.isnan(m.arrays.z).all()]
-    if rule == "residual":
-        members = [m for m in members if m not in imported]
-    devices = {m.kernel: m.enough(*least) for m in members}
-    lack = _most([m.lacks(*least) for m in members if not devices[m.kernel]])
-    paper_values = [p for m in members_all if (p := papers[m.kernel, dtype]) is not None]
-    paper_tol = max(paper_values) if paper_values else None
-    note = ""
-    fitted = False
-    if rule == "residual":
-        if imported and not members:
-            note = "imported rows have no envelopes; only `--rule paper` can use them"
-        elif lack is not None:
-            note = lack.text
-            if approved is not None:
-                note = f"approved; to fit it again, {note}"
-        else:
-            fitted = True
-    # Evidence is what the fit rests on; without a fit, whatever there is.
-    used = pd.concat(
-        [
-            m.rows[m.trusted & (np.isin(m.device, devices[m.kernel]) if fitted else True)]
-            for m in members_all
-        ]
-    )
-    runs = int(used["run_id"].nunique())
-    names = sorted(str(name) for name in used["device"].unique())
-    element = classes.element_of(used, dtype)
-    half = bounds.half_gap(dtype, element.ref)
-    now = None if approved is None else element.allowed(approved)
-    own_fits: Mapping[str, Tolerance] = {}
-    tolerance: Tolerance | None = None
-    state: CellState = "uncalibrated"
-    alarms: Alarms = {}
-    sample: tuple[Alarms, Alarms] = ({}, {})
-    shares: list[forecast.Judged] = []
-    margin = 0.0
-    raised = False
-    absent: list[str] = []
-    if fitted:
-        ladders = [margins.Ladder(m, wide, devices[m.kernel]) for m in members]
-        fits = [_whole(ladders, choice.times(f)) for f in stability.FACTORS[: 3 if approved else 1]]
-        whole = classes.complete(members, devices)
-        absent = classes.absent(approved, names)
-        if absent:
-            note = f"approved for {', '.join(absent)} too, not fitted here: no tighter for all"
-
-        def combined(one: margins.Fitted) -> Tolerance:
-            return classes.combined(one, whole, element, approved, bool(absent))
-
-        proposals = [combined(one) for one in fits]
-        before, after = classes.allowed(element, approved, proposals)
-        state, place = stability.settle(before, after, runs)
-        tolerance, margin, own_fits = proposals[place], fits[place].margin, fits[place].fits
-        if state == "tighten" and approved is not None:
-            tolerance = classes.settled(tolerance, approved, element)
-        taken = choice.times(stability.FACTORS[place])
-
-        def without(left: list[str]) -> list[Tolerance | None]:
-            return [combined(one) if one else None for one in margins.cell(ladders, left, taken)]
-
-        alarms = leave_one_out(members, devices, without)
-        sample = in_sample(members, devices, tolerance, paper_tol)
-        shares = [
-            forecast.Judged(f"{op}/{dtype}", margins.shares(m, wide, devices[m.kernel], tolerance))
-            for m in members
-        ]
-        # Rows of pull requests come last: all before them is of trusted rows alone.
-        trusted = tolerance
-        tolerance = classes.raised(trusted, _whole(ladders, taken, raised=True).fits)
-        raised = tolerance is not trusted
-        if raised:
-            note = (
-                f"{note}; " * bool(note)
-                + f"by rows of a pull request; trusted rows need {element.allowed(trusted):.3g}"
-            )
-            before, after = classes.allowed(element, approved, [tolerance])
-            state = stability.raised(state, before, after[0])
-    elif rule == "paper":
-        state = "new" if approved is None else "unchanged"
-        alarms = leave_one_out(members, devices, None)
-        judged = {m.kernel: sorted(set(m.device)) for m in members}
-        sample = (in_sample(members, judged, None, paper_tol)[1],) * 2
-    recalls = recalls_of(
-        faults, dtype, op, tolerance, approved, papers, legacy, rule, subtle, by_run
-    )
-    plain = faults[~faults["kernel"].isin(subtle)]
-    total = plain_of(recalls)
-    held = held_out_of(alarms)
-    if tolerance is not None:
-        evidence = Evidence(
-            rule=rule,
-            margin=margin,
-            rows=summarised.number(used),
-            runs=runs,
-            devices=tuple(sorted({*names, *absent})),
-            held_out=HeldOut(held.runs, held.runs_with_false_alarms),
-            history=history_digest,
-            detectable_recall=classes.rounded(total.detectable_recall),
-            roundoff=members_all[0].arrays.roundoff,
-            scale=round_up(element.scale),
-        )
-        tolerance = classes.proven(tolerance, evidence, used, alarms, plain)
-    if now is None and legacy is not None:
-        now = legacy + half
-    paper_allowed = None if paper_tol is None else paper_tol + half
-    allowed = None if tolerance is None else element.allowed(tolerance)
-    proposed = paper_allowed if rule == "paper" else allowed
-    tightening = now / proposed if now is not None and proposed else None
-    cell = CellProposal(
-        op=op,
-        dtype=dtype,
-        kernel=None if by == "op" else members_all[0].kernel,
-        state=state,
-        rows=summarised.number(used),
-        runs=runs,
-        devices=tuple(names),
-        needs_rows=lack.needs_rows if lack else 0,
-        needs_runs=lack.needs_runs if lack else 0,
-        tolerance=tolerance,
-        base=None if approved is None else approved.whole_digest,
-        proposed_tol=paper_tol if rule == "paper" else None,
-        allowed_now=now,
-        allowed_source="approved" if approved else "none" if legacy is None else "legacy",
-        allowed_proposed=proposed,
-        allowed_paper=paper_allowed,
-        paper_atol=paper_tol,
-        tightening=tightening,
-        recall=total.recall,
-        detectable_recall=total.detectable_recall,
-        held_out=held,
-        note=note,
-        plots=plots.cell_plots(
-            members_all, faults, tolerance, approved, legacy, paper_tol, element.scale, keep, subtle
-        ),
-        by_device=classes.needs(own_fits, tolerance, approved, element, used) if tolerance else (),
-    )
-    return _Result(
-        cell,
-        recalls,
-        alarms,
-        sample,
-        shares,
-        plots.buggy_shares(plain, tolerance, paper_tol),
-        raised,
-    )
-
-
-def _whole(
-    ladders: list[margins.Ladder], choice: margins.Choice, raised: bool = False
-) -> margins.Fitted:
-    """The fit to all runs, of controls that have enough rows."""
-    (one,) = margins.cell(ladders, [None], choice, raised)
-    assert one is not None
-    return one
-
-
-def _most(lacks: list[Lack]) -> Lack | None:
-    """The control that lacks most speaks for its cell."""
-    return max(lacks, key=lambda lack: (lack.needs_runs, lack.needs_rows), default=None)
