@@ -11,8 +11,9 @@ from test_calibrate import control_rows, frame_of
 from tests_support import CORPUS, make_run
 
 from tolcal import calibrate, corpus, history
+from tolcal.calibrate import sweep, variants
 from tolcal.history import clocks, columns
-from tolcal.model import CellProposal, Proposal, Record
+from tolcal.model import CellProposal, Proposal, Record, Setting
 
 OLD, NEW = "00000000000000c0", "00000000000000d0"
 
@@ -71,6 +72,18 @@ def test_older_sources_leave_once_the_newest_has_enough() -> None:
         "float32 on sm_90 (newest: 00000000000000d0 of 2025-12-16)"
     ]
     assert aged(quiet) == []
+
+
+def test_a_sweep_leaves_out_what_a_fit_does() -> None:
+    """Its default setting is the proposal's, over a change of source too."""
+    made = rows(OLD, 8, 2.0**-18) + rows(NEW, 8, 2.0**-22, first=8)
+    cell, proposal = calibrated(made)
+    points = {(p.op, p.setting): p for p in sweep.sweep(frame_of(made))}
+    found = points[None, variants.DEFAULT.with_margin(None)]
+    assert found.held_out == proposal.held_out
+    assert found.held_out.rows == cell.rows == 800
+    published = calibrate.calibrate(frame_of(made), rule="paper")
+    assert points[None, Setting("paper", percentile=95, factor=1.5)].held_out == published.held_out
 
 
 def test_the_newest_is_that_of_the_newest_run_whatever_the_order() -> None:

@@ -12,7 +12,7 @@ import pandas as pd
 
 from tolcal import bounds
 from tolcal.bounds import Bools
-from tolcal.calibrate import fit, margins, summarised
+from tolcal.calibrate import fit, lifecycle, margins, summarised
 from tolcal.calibrate.rows import Control, controls_of, judged_rows, texts
 from tolcal.history.columns import TUPLES
 
@@ -103,7 +103,7 @@ def subjects_of(
     ``least``: trusted rows and runs that a control needs on one device class.
     """
     good = _good(frame)
-    controls = controls_of(good[good["role"] == "control"])
+    controls = controls_of(lifecycle.current(good[good["role"] == "control"], *least)[0])
     buggy = good[(good["role"] == "buggy") & (good["origin"] != "pull_request")]
     runs = _places(good)
     kept = good[:0] if apart is None else _good(apart)
