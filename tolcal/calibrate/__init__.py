@@ -13,7 +13,7 @@ import pandas as pd
 
 from tolcal import history
 from tolcal.calibrate import described, fit, forecast, lifecycle, margins, plots, theory
-from tolcal.calibrate.cells import By, Common, Rule, cell_of
+from tolcal.calibrate.cells import Common, Rule, cell_of
 from tolcal.calibrate.evaluate import (
     Apart,
     held_out_of,
@@ -25,7 +25,7 @@ from tolcal.calibrate.evaluate import (
 )
 from tolcal.calibrate.intervals import ByRun
 from tolcal.calibrate.known import baseline
-from tolcal.calibrate.rows import Control, controls_of, judged_rows
+from tolcal.calibrate.rows import By, controls_of, grouped, judged_rows
 from tolcal.model import BUDGET, MIN_ROWS, MIN_RUNS, Cell, InSample, Proposal, Tolerances
 
 __all__ = ["By", "Rule", "baseline", "calibrate", "judged_rows", "locked"]
@@ -82,10 +82,7 @@ def calibrate(
         fitted = {(c.kernel, c.dtype): c.enough(min_rows, min_runs) for c in controls}
     papers = {(c.kernel, c.dtype): paper_of(c, fitted[c.kernel, c.dtype]) for c in controls}
     whole_digest = history.content_digest(frame)
-    groups: dict[tuple[str, str], list[Control]] = {}
-    for control in controls:
-        name = control.op if by == "op" else control.kernel
-        groups.setdefault((name, control.dtype), []).append(control)
+    groups = grouped(controls, by)
     seen = described.runs(frame)
     keep = plots.plan([r.id for r in seen], len(good[["kernel", "dtype"]].drop_duplicates()))
     # Each control may take an equal share of the budget.
@@ -103,7 +100,7 @@ def calibrate(
     )
     by_run: Apart = {False: ByRun(), True: ByRun()}
     results = []
-    for number, (_, members) in enumerate(sorted(groups.items())):
+    for number, members in enumerate(groups.values()):
         members = [m for m in members if m.trusted.any()]
         if not members:
             continue  # pull requests alone are no evidence

@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 from typing import Literal
 
 import msgspec
-import numpy as np
 import pandas as pd
 
 from tolcal import bounds
@@ -21,7 +20,7 @@ from tolcal.calibrate.evaluate import (
     plain_of,
     recalls_of,
 )
-from tolcal.calibrate.rows import Control, Lack
+from tolcal.calibrate.rows import By, Control, Lack, trusted_rows
 from tolcal.model import (
     BuggyRecall,
     CellProposal,
@@ -33,7 +32,6 @@ from tolcal.model import (
 )
 
 Rule = Literal["residual", "paper"]
-By = Literal["op", "kernel"]
 
 
 class Common(msgspec.Struct, frozen=True):
@@ -97,21 +95,14 @@ def cell_of(
         by_run: what the proposal flags of ``faults`` is added to it.
     """
     op, dtype = members[0].op, members[0].dtype
-    # Imported rows have no envelopes.
-    fittable = [m for m in members if not np.isnan(m.arrays.z).all()]
-    controls = fittable if common.rule == "residual" else members
+    controls = [m for m in members if common.rule == "paper" or not m.imported]
     devices = {m.kernel: m.enough(*common.least) for m in controls}
     lack = _most([m.lacks(*common.least) for m in controls if not devices[m.kernel]])
     fitted = common.rule == "residual" and bool(controls) and lack is None
     paper_values = [p for m in members if (p := common.papers[m.kernel, dtype]) is not None]
     paper_tol = max(paper_values, default=None)
     # Evidence is what the fit rests on; without a fit, whatever there is.
-    used = pd.concat(
-        [
-            m.rows[m.trusted & (np.isin(m.device, devices[m.kernel]) if fitted else True)]
-            for m in members
-        ]
-    )
+    used = trusted_rows(members, devices if fitted else None)
     runs = int(used["run_id"].nunique())
     names = sorted(str(name) for name in used["device"].unique())
     element = classes.element_of(used, dtype)

@@ -168,9 +168,7 @@ def proven(
             continue
         runs = {str(run) for run in rows["run_id"].unique()}
         held = held_out_of({run: alarm for run, alarm in alarms.items() if run in runs})
-        buggy = faults[
-            (faults["device_class"] == device) & (faults["same_as_control"] == False)  # noqa: E712  (null is neither)
-        ]
+        buggy = faults[(faults["device_class"] == device) & summarised.detectable(faults)]
         caught = bounds.exceeds(judged_rows(buggy), tolerance)
         on[device] = msgspec.structs.replace(
             values,

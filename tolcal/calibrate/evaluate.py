@@ -218,8 +218,7 @@ def recalls_of(
     result = []
     for kernel, rows in faults.groupby("kernel", observed=True, sort=True):
         control = str(rows["corrupts"].iloc[0])
-        same = rows["same_as_control"]
-        detectable = (same == False).to_numpy(dtype=bool)  # noqa: E712  (null is neither)
+        detectable = summarised.detectable(rows)
         judged = judged_rows(rows)
         max_abs = rows["max_abs"].to_numpy(np.float64)
         paper = papers.get((control, dtype))

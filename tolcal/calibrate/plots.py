@@ -167,7 +167,7 @@ def buggy_shares(
 
     A published atol of 0 stays 0 whatever it is multiplied by.
     """
-    rows = faults[(faults["same_as_control"] == False).to_numpy(dtype=bool)]  # noqa: E712
+    rows = faults[summarised.detectable(faults)]
     if proposed is None or not paper:
         return None
     return Judged(

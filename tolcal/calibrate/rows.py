@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -15,6 +16,8 @@ from tolcal.history import lines
 from tolcal.history.columns import TUPLES
 from tolcal.history.frames import LINE
 from tolcal.model import plural
+
+By = Literal["op", "kernel"]
 
 
 class Lack(msgspec.Struct, frozen=True):
@@ -60,6 +63,8 @@ class Control:
         #: non-finite value where the reference is finite.
         self.fits = np.isfinite(self.arrays.envelope).all(1)
         self.fits &= np.isfinite(self.arrays.envelope_abs).all(1)
+        #: records of another tool have no envelopes
+        self.imported = bool(np.isnan(self.arrays.z).all())
         # After a change of compute_dtype the envelopes of older rows are in another unit.
         self.fits &= rows["roundoff"].to_numpy(np.float64) == self.arrays.roundoff
 
@@ -201,3 +206,25 @@ def controls_of(rows: pd.DataFrame) -> list[Control]:
     return [
         Control(str(op), str(kernel), str(dtype), group) for (op, kernel, dtype), group in grouped
     ]
+
+
+def grouped(controls: Iterable[Control], by: By) -> dict[tuple[str, str], list[Control]]:
+    """The controls of each cell, by the name of its op or control and by dtype, in their order."""
+    groups: dict[tuple[str, str], list[Control]] = {}
+    for control in controls:
+        name = control.op if by == "op" else control.kernel
+        groups.setdefault((name, control.dtype), []).append(control)
+    return dict(sorted(groups.items()))
+
+
+def trusted_rows(
+    members: Iterable[Control], devices: Mapping[str, Sequence[str]] | None
+) -> pd.DataFrame:
+    """Of all these controls; ``devices``: on these device classes by kernel (None: on all)."""
+    found: pd.DataFrame = pd.concat(
+        [
+            m.rows[m.trusted & (True if devices is None else np.isin(m.device, devices[m.kernel]))]
+            for m in members
+        ]
+    )
+    return found

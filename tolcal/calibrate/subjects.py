@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
 
 import msgspec
 import numpy as np
@@ -13,7 +12,15 @@ import pandas as pd
 from tolcal import bounds
 from tolcal.bounds import Bools
 from tolcal.calibrate import fit, lifecycle, margins, summarised
-from tolcal.calibrate.rows import Control, controls_of, judged_rows, texts
+from tolcal.calibrate.rows import (
+    By,
+    Control,
+    controls_of,
+    grouped,
+    judged_rows,
+    texts,
+    trusted_rows,
+)
 from tolcal.history.columns import TUPLES
 
 
@@ -45,7 +52,7 @@ class Faults(Judged):
 
     def __init__(self, rows: pd.DataFrame, runs: dict[str, int]) -> None:
         super().__init__(rows, runs)
-        self.detectable: Bools = (rows["same_as_control"] == False).to_numpy(bool)  # noqa: E712
+        self.detectable = summarised.detectable(rows)
         self.corrupts = texts(rows["corrupts"])
 
 
@@ -95,7 +102,7 @@ class Subject(msgspec.Struct, frozen=True):
 def subjects_of(
     frame: pd.DataFrame,
     apart: pd.DataFrame | None,
-    by: Literal["op", "kernel"],
+    by: By,
     least: tuple[int, int],
 ) -> tuple[list[Subject], int, int]:
     """The cells of a history, its number of runs, and that of the locked runs.
@@ -110,12 +117,8 @@ def subjects_of(
     kept = kept[kept["case_set"] == "explore"]
     theirs = _places(kept)
     wide = {c.kernel: c for c in controls if c.dtype == "float32"}
-    groups: dict[tuple[str, str], list[Control]] = {}
-    for control in controls:
-        name = control.op if by == "op" else control.kernel
-        groups.setdefault((name, control.dtype), []).append(control)
     found = []
-    for (_, dtype), members in sorted(groups.items()):
+    for (_, dtype), members in grouped(controls, by).items():
         members = [m for m in members if m.trusted.any()]
         if not members:
             continue
@@ -144,16 +147,11 @@ def _subject(
     least: tuple[int, int],
 ) -> Subject:
     devices = {m.kernel: m.enough(*least) for m in members}
-    usable = [m for m in members if not np.isnan(m.arrays.z).all()]  # imported rows have none
+    usable = [m for m in members if not m.imported]
     calibrated = bool(usable) and all(devices[m.kernel] for m in usable)
     fitted = {d for names in devices.values() for d in names}
     everywhere = {str(d) for m in members for d in set(m.device)}
-    used = pd.concat(
-        [
-            m.rows[m.trusted & (np.isin(m.device, devices[m.kernel]) if calibrated else True)]
-            for m in members
-        ]
-    )
+    used = trusted_rows(members, devices if calibrated else None)
     masks = [m.trusted & m.explore for m in members]
     on = [mask & np.isin(m.device, devices[m.kernel]) for m, mask in zip(members, masks,
                                                                          strict=True)]  # fmt: skip

@@ -32,10 +32,17 @@ def number(rows: pd.DataFrame) -> int:
     return int(weights(rows).sum())
 
 
+def detectable(rows: pd.DataFrame) -> bounds.Bools:
+    """Rows of buggy kernels whose output is known to differ from the control's: never a line."""
+    same = rows["same_as_control"]
+    found: bounds.Bools = (same == False).to_numpy(bool)  # noqa: E712  (null is neither)
+    return found
+
+
 def differing(rows: pd.DataFrame) -> int:
     """Records of a buggy kernel whose output differs from its control's."""
     kind = kinds(rows)
-    unlike = (rows["same_as_control"] == False).to_numpy(bool)  # noqa: E712  (null is neither)
+    unlike = detectable(rows)
     line = kind == LINE
     known = int(rows["detectable"].to_numpy(np.int64)[line].sum()) if line.any() else 0
     return known + int(unlike[kind == RECORD].sum())

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from tolcal.bounds import Bools, exceeds
 from tolcal.calibrate import fit, margins
+from tolcal.calibrate.rows import By
 from tolcal.calibrate.subjects import Faults, Judged, Subject, subjects_of
 from tolcal.calibrate.variants import ALL, DEFAULT, VARIANTS, fits, held_out, tolerance
 from tolcal.model import (
@@ -75,7 +76,7 @@ class Tally:
 def sweep(
     frame: pd.DataFrame,
     *,
-    by: Literal["op", "kernel"] = "op",
+    by: By = "op",
     more: Sequence[float] = (),
     locked: pd.DataFrame | None = None,
     budget: float = BUDGET,
