@@ -17,8 +17,8 @@ RESAMPLES = 1000
 class ByRun:
     """Rows of buggy kernels by run: all, flagged, detectable, and detectable ones flagged.
 
-    Each counts as many as it stands for; of all and of detectable ones it is kept as well how many
-    were judged.
+    Each counts as many as it stands for; of all and of detectable ones the sum of the squares of
+    that is kept as well, which says how many even ones are worth as much.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class ByRun:
             np.bincount(codes, weights, len(names))
             for weights in (
                 one, one * flagged, one * detectable, one * (flagged & detectable),
-                None, detectable,
+                one * one, one * one * detectable,
             )
         ]  # fmt: skip
         for name, counts in zip(names, np.array(each).T, strict=True):
@@ -56,7 +56,9 @@ class ByRun:
 
         Whole runs are drawn, since rows of a run are alike; but resamples of runs that all caught
         everything would claim to be certain, so an interval is never narrower than the exact
-        binomial one of so many rows as were judged. Rows that none stands for widen it by all that
+        binomial one of the rows that were judged: of as many as they are worth where some stand
+        for more than others, (sum of weights)^2 / sum of squares (Kish 1965, the effective sample
+        size). Rows that none stands for widen it by all that
         they may be.
         """
         if not self.counts:
@@ -73,14 +75,15 @@ class ByRun:
 
 
 def _interval(samples: Floats, whole: Floats, unjudged: float) -> Interval | None:
-    """Of resamples' hits and rows, and of the hits, rows and judged rows of all."""
-    hit, rows, judged = whole
+    """Of resamples' hits and rows, and of all hits, rows and squares of what each stands for."""
+    hit, rows, squares = whole
     if not rows + unjudged:
         return None
-    # As many of those judged: whole where each stands for one, but for the rounding of sums.
-    part = round(hit * judged / rows, 6) if rows else 0.0
-    low = binomial.interval(math.floor(part), int(judged))[0]
-    high = binomial.interval(math.ceil(part), int(judged))[1]
+    # Whole where each stands for one, but for the rounding of sums.
+    worth = math.floor(round(rows * rows / squares, 6)) if rows else 0
+    part = round(hit * worth / rows, 6) if rows else 0.0
+    low = binomial.interval(math.floor(part), worth)[0]
+    high = binomial.interval(math.ceil(part), worth)[1]
     known = samples[:, 1] > 0
     rates = samples[known, 0] / samples[known, 1]
     if rates.size:
