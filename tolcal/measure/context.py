@@ -61,7 +61,7 @@ class Context:
         else:
             self.inputs = cases.inputs_torch(op, case, device)
             self.hash_sums = cases.hash_sums_torch(self.inputs)
-            wide = {name: widened(x) for name, x in self.inputs.items()}
+            wide = {name: cases.widened(x) for name, x in self.inputs.items()}
         versions = {name: x._version for name, x in wide.items()}
         self.ref = reference(**wide)
         for name, x in wide.items():
@@ -69,7 +69,7 @@ class Context:
             # has to do, which a launch of the reference's own kernel would not raise.
             changed = x._version != versions[name]
             if device.type == "cpu":
-                changed |= not same(x, widened(self.inputs[name]))
+                changed |= not same(x, cases.widened(self.inputs[name]))
             if changed:
                 raise TolcalError(
                     f"{op.reference_path}: reference() changes its input {name!r}, so nothing "
@@ -118,7 +118,7 @@ class Context:
         On a GPU the kernel may still be running.
         """
         # Its own copies: a kernel that writes to its inputs must not change another's.
-        inputs = {name: x.clone() for name, x in self.inputs.items()}
+        inputs = {name: cases.copy(x) for name, x in self.inputs.items()}
         with Poison():
             out = function(**inputs)
         if not isinstance(out, torch.Tensor):
@@ -143,12 +143,6 @@ class Context:
             differing: torch.Tensor = _device().differ(ours, theirs)
             return differing
         return torch.tensor([not same(ours, theirs)])
-
-
-def widened(x: torch.Tensor) -> torch.Tensor:
-    """A copy as the reference gets it: contiguous, fp64 or int64."""
-    wide = torch.float64 if x.is_floating_point() else torch.int64
-    return x.to(wide, copy=True, memory_format=torch.contiguous_format)
 
 
 def same(a: torch.Tensor, b: torch.Tensor) -> bool:
