@@ -26,7 +26,7 @@ def profiles_of(op: Op, names: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if name not in (*PROFILES, "all"):
             raise TolcalError(
-                f"unknown input profile {name!r}; known: {', '.join(PROFILES)}, and all"
+                f"unknown input profile {name!r}; known: {', '.join(PROFILES)}, all"
             )
     wanted = PROFILES if "all" in names else tuple(dict.fromkeys(names))
     return tuple(name for name in wanted if name != "large" or "large" in op.sizes)
