@@ -796,8 +796,8 @@ def test_replay_of_a_record_made_by_a_test(
     record = doctored(measured, here / "h", case=case)
     assert replay(measured, record.id, here / "h") == 2
     assert capsys.readouterr().err == (
-        f"tolcal: case {case.id} has input profile 'tests', known are {', '.join(PROFILES)}: a test "
-        "drew its inputs; run that test again with --tolcal-seed\n"
+        f"tolcal: case {case.id} has input profile 'tests', known are {', '.join(PROFILES)}: a "
+        "test drew its inputs; run that test again with --tolcal-seed\n"
     )
 
 

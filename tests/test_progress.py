@@ -84,7 +84,7 @@ def test_plan_runs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    """--plan is a row for each op, dtype, profile and dims, the totals and the device; no kernel runs."""
+    """--plan is a row for each op, dtype, profile, dims; totals and device; no kernel runs."""
     root = tmp_path / "c"
     monkeypatch.chdir(tmp_path)
     trap = "open('ran', 'w')\nraise SystemExit\n"

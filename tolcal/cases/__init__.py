@@ -11,6 +11,7 @@ from tolcal.cases.draw import (
     input_torch,
     inputs_numpy,
     inputs_torch,
+    part_torch,
     sign_words,
     widened,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "inputs_torch",
     "key",
     "lay_out",
+    "part_torch",
     "profiles_of",
     "shape_of",
     "sign_words",

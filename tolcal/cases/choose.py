@@ -25,9 +25,7 @@ def profiles_of(op: Op, names: Sequence[str]) -> tuple[str, ...]:
     """
     for name in names:
         if name not in (*PROFILES, "all"):
-            raise TolcalError(
-                f"unknown input profile {name!r}; known: {', '.join(PROFILES)}, all"
-            )
+            raise TolcalError(f"unknown input profile {name!r}; known: {', '.join(PROFILES)}, all")
     wanted = PROFILES if "all" in names else tuple(dict.fromkeys(names))
     return tuple(name for name in wanted if name != "large" or "large" in op.sizes)
 
@@ -70,7 +68,7 @@ def draw_cases(
     Dims and layouts are a Latin hypercube: each runs through a fresh shuffle of its values before
     any comes again, so that a handful of cases already meets every boundary size. The first case
     is contiguous if the op's kernels take that. Of profile ``large`` there are no more cases than
-    sizes, and none without a table of its sizes.
+    sizes, and none without a table of its sizes; all are contiguous.
     """
     profiles_of(op, [profile])
     # Profile default names none: its cases are older than the others.
@@ -88,7 +86,7 @@ def draw_cases(
 
     seeds = (master_seed, op.name, dtype)
     columns = {name: column(("dims", *seeds, name), sizes) for name, sizes in dims.items()}
-    layouts = column(("layouts", *seeds), op.layouts)
+    layouts = column(("layouts", *seeds), ("contiguous",) if profile == "large" else op.layouts)
     if "contiguous" in layouts:
         at = layouts.index("contiguous")
         layouts[0], layouts[at] = layouts[at], layouts[0]

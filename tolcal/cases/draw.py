@@ -54,16 +54,32 @@ def inputs_torch(op: Op, case: Case, device: Any) -> dict[str, torch.Tensor]:
 
 def input_torch(op: Op, name: str, case: Case, device: Any) -> torch.Tensor:
     """One of them."""
-    import torch
-
     source = _source(Torch(device), op, name, case)
     if source.spec.is_integer:
-        whole: torch.Tensor = profiles.integers(source, source.words())
-        flat = whole.to(getattr(torch, source.dtype))
+        flat = _integers(source, source.words())
     else:
         drawn = profiles.draw(source)
         flat = formats.to_torch(drawn.value, source.dtype, drawn.kinds)
     return layouts.lay_out(flat.reshape(source.shape), case.layout)
+
+
+def part_torch(op: Op, name: str, case: Case, device: Any, first: int, count: int) -> torch.Tensor:
+    """Flat: ``count`` elements of an input, from its element number ``first`` on.
+
+    Of profiles whose values are those of ``default``: each element stands for itself there.
+    """
+    source = _source(Torch(device), op, name, case)
+    words = source.words(count=count, first=first)
+    if source.spec.is_integer:
+        return _integers(source, words)
+    return formats.to_torch(profiles.default(source, words).value, source.dtype)
+
+
+def _integers(source: Source, words: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    found: torch.Tensor = profiles.integers(source, words)
+    return found.to(getattr(torch, source.dtype))
 
 
 def _source(xp: Numpy | Torch, op: Op, name: str, case: Case) -> Source:
