@@ -322,5 +322,5 @@ def test_shape_of_puts_sizes_into_symbols() -> None:
 
 def test_an_unknown_profile_is_an_error_of_the_user() -> None:
     """An unknown profile is refused by name, with those that are known."""
-    with pytest.raises(TolcalError, match="'wild'; known: default"):
+    with pytest.raises(TolcalError, match="'wild'; known: default, boundary"):
         cases.draw_cases(make_op(), DIMS, "float32", 1, 1, "wild")

@@ -20,7 +20,7 @@ from tests_support import CORPUS, make_environment, make_record, make_run, make_
 from tolcal import calibrate, history, tolerances
 from tolcal.cli import build_parser, main, showing
 from tolcal.history import columns, jsonlines
-from tolcal.model import CellState, Proposal, Record
+from tolcal.model import PROFILES, CellState, Proposal, Record
 from tolcal.report.document import Document, read, to_json
 
 TOML = """\
@@ -194,7 +194,7 @@ ADVICE = (
         (["run", "relu", "--out", "x.json", "--corpus", str(CORPUS)],
          "--out x.json: give a name that ends in .jsonl.gz"),
         (["run", "relu", "--profile", "wild", "--corpus", str(CORPUS)],
-         "unknown input profile 'wild'; known: default"),
+         f"unknown input profile 'wild'; known: {', '.join(PROFILES)}, all"),
         (["calibrate"],
          "no record of a control that ran in out/history (not there); measure some first (`tolcal "
          "run --repeat 18 --history DIR`), or name another with --history"),
@@ -851,8 +851,8 @@ def test_replay_of_a_record_made_by_a_test(
     record = doctored(measured, here / "h", case=case)
     assert replay(measured, record.id, here / "h") == 2
     assert capsys.readouterr().err == (
-        f"tolcal: case {case.id} has input profile 'tests', known are default: a test drew its "
-        "inputs; run that test again with --tolcal-seed\n"
+        f"tolcal: case {case.id} has input profile 'tests', known are {', '.join(PROFILES)}: a "
+        "test drew its inputs; run that test again with --tolcal-seed\n"
     )
 
 

@@ -382,8 +382,10 @@ def test_nothing_selected(pair: Path, changes: dict[str, Any]) -> None:
 
 def test_unknown_profile(pair: Path) -> None:
     """An unknown input profile is one line that lists the known ones."""
-    with pytest.raises(TolcalError, match=r"^unknown input profile 'wild'; known: default$"):
-        run(pair, profile="wild")
+    with pytest.raises(
+        TolcalError, match=r"^unknown input profile 'wild'; known: default, .* all$"
+    ):
+        run(pair, profiles=("wild",))
 
 
 def test_cuda_without_gpu(pair: Path) -> None:

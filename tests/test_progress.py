@@ -84,7 +84,7 @@ def test_plan_runs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    """--plan is a row for each op, dtype and dims, the totals and the device; no kernel runs."""
+    """--plan is a row for each op, dtype, profile, dims; totals and device; no kernel runs."""
     root = tmp_path / "c"
     monkeypatch.chdir(tmp_path)
     trap = "open('ran', 'w')\nraise SystemExit\n"
@@ -97,11 +97,11 @@ def test_plan_runs_nothing(
     assert main(asked) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[:8] == [
-        "op  dtype    dims        kernels  cases  records  shard",
-        "aa  float32  B=1..4 H=5        2    404      808  1/1",
-        "aa  float16  B=1..4 H=5        2    404      808  1/1",
-        "bb  float32  B=1..4 H=5        1    404      404  1/1",
-        "bb  float32  B=7 H=1..3        1    404      404  1/1",
+        "op  dtype    profile  dims        kernels  cases  records  shard",
+        "aa  float32  default  B=1..4 H=5        2    404      808  1/1",
+        "aa  float16  default  B=1..4 H=5        2    404      808  1/1",
+        "bb  float32  default  B=1..4 H=5        1    404      404  1/1",
+        "bb  float32  default  B=7 H=1..3        1    404      404  1/1",
         "",
         "2424 records of 2 runs in 16 units of work, by cpu (engine local)",
         lines[7],

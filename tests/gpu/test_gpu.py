@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from pathlib import Path
 
 import msgspec
@@ -10,7 +11,7 @@ import pytest
 from tests_support import CORPUS, ROOT
 
 from tolcal import bounds, cases, compare, corpus, measure, tolerances
-from tolcal.model import Record, Run
+from tolcal.model import DTYPES, LAYOUTS, PROFILES, Case, InputSpec, Record, Run
 
 torch = pytest.importorskip("torch")
 pytestmark = [
@@ -108,12 +109,30 @@ def test_all_gpus_give_the_records_of_one() -> None:
 
 
 def test_inputs_on_the_gpu_are_those_on_the_cpu() -> None:
-    """Input hashes computed on the GPU equal numpy's."""
+    """Input hashes computed on the GPU equal numpy's, of every profile, layout and dtype."""
+    from tolcal.measure import device
+
     ops = {op.name: op for op in corpus.load(CORPUS)}
     for record in corpus_run()[::37]:
         if record.case.dtype in ("float32", "float16", "bfloat16"):
             arrays = cases.inputs_numpy(ops[record.case.op], record.case)
             assert record.input_hash == cases.input_hash_numpy(arrays), record.id
+    mixed = msgspec.structs.replace(
+        ops["matmul"],
+        inputs={
+            "x": InputSpec(("M", "K")), "half": InputSpec(("K/4",), dtype="float16"),
+            "gain": InputSpec(("K", "N"), 0.5, 2.0, steady=True),
+            "label": InputSpec(("M",), dtype="int64", below="K"),
+        },
+    )  # fmt: skip
+    dims = (("M", 3), ("K", 1037), ("N", 2))
+    for profile, layout, dtype in itertools.product(PROFILES, LAYOUTS, DTYPES):
+        for seed in range(16 if profile == "adversarial" else 1):
+            case = Case("matmul", dtype, dims, profile, layout, seed)
+            arrays = cases.inputs_numpy(mixed, case)
+            inputs, _, sums = device.draw(mixed, case, torch.device("cuda", 0))
+            assert cases.input_hash(sums.tolist()) == cases.input_hash_numpy(arrays), case
+            assert cases.input_hash_torch(inputs) == cases.input_hash_numpy(arrays), case
 
 
 def test_a_faulting_kernel_costs_its_own_case(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 import torch
 from tests_support import CORPUS
@@ -9,6 +10,7 @@ from tests_support import CORPUS
 from tolcal import cases, corpus, stats
 from tolcal.measure import device
 from tolcal.measure.worker import load
+from tolcal.model import LAYOUTS, Case, InputSpec
 
 CPU = torch.device("cpu")
 OPS = {op.name: op for op in corpus.load(CORPUS)}
@@ -27,6 +29,34 @@ def test_inputs_are_those_of_the_torch_form(name: str, dtype: str) -> None:
             assert torch.equal(inputs[key], x)
             assert torch.equal(wide[key], x.double())
         assert cases.input_hash(sums.tolist()) == cases.input_hash_torch(expected)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("profile", ["default", "edges", "sorted", "nan_injected", "adversarial"])
+def test_inputs_of_every_kind_are_those_of_the_torch_form(profile: str, layout: str) -> None:
+    """Of profiles that a kernel of ours draws and of others, in each layout, of mixed dtypes."""
+    op = msgspec.structs.replace(
+        OPS["matmul"],
+        inputs={
+            "x": InputSpec(("M", "K")), "half": InputSpec(("K/4",), dtype="float16"),
+            "gain": InputSpec(("K", "N"), 0.5, 2.0, steady=True),
+            "label": InputSpec(("M",), dtype="int64", below="K"),
+            "q": InputSpec(("M", "K"), dtype="float8_e5m2"),
+        },
+    )  # fmt: skip
+    dims = (("M", 3), ("K", 37), ("N", 2))
+    for seed in (6, 9):
+        case = Case(op.name, "bfloat16", dims, profile, layout, seed)
+        inputs, wide, sums = device.draw(op, case, CPU)
+        expected = cases.inputs_torch(op, case, CPU)
+        assert list(inputs) == list(expected)
+        for name, x in expected.items():
+            assert (inputs[name].dtype, inputs[name].stride()) == (x.dtype, x.stride())
+            assert inputs[name].storage_offset() == x.storage_offset()
+            assert wide[name].is_contiguous()
+            torch.testing.assert_close(wide[name], cases.widened(x), rtol=0, atol=0, equal_nan=True)
+        assert cases.input_hash(sums.tolist()) == cases.input_hash_torch(expected)
+        assert cases.input_hash_torch(inputs) == cases.input_hash_torch(expected)
 
 
 @pytest.mark.parametrize("limit", [2**24, 64])

@@ -1,6 +1,6 @@
 """Ops into cases, and a case into its input tensors: the same bytes on every machine."""
 
-from tolcal.cases.choose import GATE_SEED, PROFILES, draw_cases, shape_of
+from tolcal.cases.choose import GATE_SEED, draw_cases, profiles_of, shape_of, sizes_of
 from tolcal.cases.draw import (
     dtype_of,
     hash_sum_torch,
@@ -11,14 +11,40 @@ from tolcal.cases.draw import (
     input_torch,
     inputs_numpy,
     inputs_torch,
+    part_torch,
     sign_words,
+    widened,
 )
-from tolcal.cases.profiles import stream
+from tolcal.cases.layouts import copy, lay_out
+from tolcal.cases.profiles import LIKE_DEFAULT, stream
 from tolcal.cases.words import key, signed, words_numpy, words_torch
+from tolcal.model import PROFILES
 
 __all__ = [
-    "GATE_SEED", "PROFILES", "draw_cases", "dtype_of", "hash_sum_torch", "hash_sums_torch",
-    "input_hash", "input_hash_numpy", "input_hash_torch", "input_torch", "inputs_numpy",
-    "inputs_torch", "key", "shape_of", "sign_words", "signed", "stream", "words_numpy",
+    "GATE_SEED",
+    "LIKE_DEFAULT",
+    "PROFILES",
+    "copy",
+    "draw_cases",
+    "dtype_of",
+    "hash_sum_torch",
+    "hash_sums_torch",
+    "input_hash",
+    "input_hash_numpy",
+    "input_hash_torch",
+    "input_torch",
+    "inputs_numpy",
+    "inputs_torch",
+    "key",
+    "lay_out",
+    "part_torch",
+    "profiles_of",
+    "shape_of",
+    "sign_words",
+    "signed",
+    "sizes_of",
+    "stream",
+    "widened",
+    "words_numpy",
     "words_torch",
-]  # fmt: skip
+]

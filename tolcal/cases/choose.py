@@ -1,17 +1,58 @@
-"""Ops into cases: which sizes, and the seeds of what is drawn."""
+"""Ops into cases: which sizes and layouts, and the seeds of what is drawn."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 
+from tolcal.cases.profiles import TURNS
 from tolcal.cases.words import key, words_numpy
-from tolcal.model import Case, Op, TolcalError, digest
+from tolcal.model import PROFILES, Case, Op, TolcalError, digest
 
+T = TypeVar("T")
 #: Every run measures the same gate cases; the name is frozen, since it fixes their inputs.
 GATE_SEED = int(digest("gate cases", 1), 16) >> 1
-PROFILES = ("default",)
+#: The published sizes of two profiles, of an op's reduced dim.
+SIZES = {"boundary": (1, 3, 7), "regular": (128, 256, 512)}
+
+
+def profiles_of(op: Op, names: Sequence[str]) -> tuple[str, ...]:
+    """Of the profiles called ``names``, those that the op has; ``all`` is every one.
+
+    TolcalError for a name that is none.
+    """
+    for name in names:
+        if name not in (*PROFILES, "all"):
+            raise TolcalError(f"unknown input profile {name!r}; known: {', '.join(PROFILES)}, all")
+    wanted = PROFILES if "all" in names else tuple(dict.fromkeys(names))
+    return tuple(name for name in wanted if name != "large" or "large" in op.sizes)
+
+
+def sizes_of(
+    op: Op, dims: Mapping[str, tuple[int, ...]], profile: str
+) -> dict[str, tuple[int, ...]]:
+    """The sizes of each dim of a profile: op.toml's for it, or the profile's, or ``dims``."""
+    found = dict(dims)
+    if profile == "edges":
+        found = {name: edges(max(sizes)) for name, sizes in dims.items()}
+    table = op.sizes.get(profile)
+    if table is None and profile in SIZES:
+        reduced = op.reduction or _last_dim(op)
+        table = {} if reduced is None else {reduced: SIZES[profile]}
+    return found | dict(table or {})
+
+
+def _last_dim(op: Op) -> str | None:
+    shape = next(iter(op.inputs.values())).shape
+    return shape[-1].partition("/")[0] if shape else None
+
+
+def edges(most: int) -> tuple[int, ...]:
+    """1, and every power of two and its neighbours, up to ``most``."""
+    powers = (2**k + beside for k in range(most.bit_length() + 1) for beside in (-1, 0, 1))
+    return tuple(sorted({size for size in powers if 1 <= size <= most}))
 
 
 def draw_cases(
@@ -22,32 +63,49 @@ def draw_cases(
     count: int,
     profile: str = "default",
 ) -> tuple[Case, ...]:
-    """``count`` cases of ``op`` for kernels with these ``dims``.
+    """``count`` cases of ``op`` for kernels with these ``dims``, by an input profile.
 
-    Dims are a Latin hypercube: each dim runs through a fresh shuffle of its sizes before any
-    size comes again, so that a handful of cases already meets every boundary size.
+    Dims and layouts are a Latin hypercube: each runs through a fresh shuffle of its values before
+    any comes again, so that a handful of cases already meets every boundary size. The first case
+    is contiguous if the op's kernels take that. Of profile ``large`` there are no more cases than
+    sizes, and none without a table of its sizes; all are contiguous.
     """
-    if profile not in PROFILES:
-        raise TolcalError(f"unknown input profile {profile!r}; known: {', '.join(PROFILES)}")
-    columns = {}
-    for name, sizes in dims.items():
-        rounds = -(-count // len(sizes))
-        column: list[int] = []
-        for turn in range(rounds):
-            words = words_numpy(key("dims", master_seed, op.name, dtype, name, turn), len(sizes))
-            column += [sizes[i] for i in np.argsort(words, kind="stable")]
-        columns[name] = column
+    profiles_of(op, [profile])
+    # Profile default names none: its cases are older than the others.
+    named = () if profile == "default" else (profile,)
+    dims = sizes_of(op, dims, profile)
+    if profile == "large":
+        count = min(count, max(map(len, op.sizes.get(profile, {}).values()), default=0))
+
+    def column(what: tuple[object, ...], values: Sequence[T]) -> list[T]:
+        found: list[T] = []
+        for turn in range(-(-count // len(values))):
+            words = words_numpy(key(*what, *named, turn), len(values))
+            found += [values[i] for i in np.argsort(words, kind="stable")]
+        return found
+
+    seeds = (master_seed, op.name, dtype)
+    columns = {name: column(("dims", *seeds, name), sizes) for name, sizes in dims.items()}
+    layouts = column(("layouts", *seeds), ("contiguous",) if profile == "large" else op.layouts)
+    if "contiguous" in layouts:
+        at = layouts.index("contiguous")
+        layouts[0], layouts[at] = layouts[at], layouts[0]
     return tuple(
         Case(
             op=op.name,
             dtype=dtype,
             dims=tuple((name, columns[name][i]) for name in dims),
             profile=profile,
-            layout="contiguous",
-            seed=key("case", master_seed, op.name, dtype, i) >> 1,
+            layout=layouts[i],
+            seed=_seed(key("case", *seeds, *named, i) >> 1, profile, i),
         )
         for i in range(count)
     )
+
+
+def _seed(seed: int, profile: str, turn: int) -> int:
+    """The lowest bits of an adversarial case's seed are its turn."""
+    return seed - seed % (2 * TURNS) + turn % (2 * TURNS) if profile == "adversarial" else seed
 
 
 def shape_of(shape: tuple[str, ...], case: Case) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from tolcal.cases import formats, profiles
+from tolcal.cases import formats, layouts, profiles
 from tolcal.cases.arrays import Numpy, Torch
 from tolcal.cases.choose import shape_of
 from tolcal.cases.profiles import Source, numel
@@ -31,37 +31,69 @@ def inputs_numpy(op: Op, case: Case) -> dict[str, npt.NDArray[Any]]:
     """
     arrays: dict[str, npt.NDArray[Any]] = {}
     for name, spec in op.inputs.items():
-        source = _source(Numpy(), name, spec, case)
+        source = _source(Numpy(), op, name, case)
         if spec.is_integer:
             flat = profiles.integers(source, source.words()).astype(source.dtype)
         else:
             drawn = profiles.draw(source)
             flat = formats.to_numpy(drawn.value, source.dtype, drawn.kinds)
-        arrays[name] = flat.reshape(source.shape)
+        array = flat.reshape(source.shape)
+        if case.layout == "expanded" and array.ndim:
+            array = np.broadcast_to(array[:1], array.shape).copy()
+        arrays[name] = array
     return arrays
 
 
 def inputs_torch(op: Op, case: Case, device: Any) -> dict[str, torch.Tensor]:
-    """Input tensors of a case, drawn on ``device``: bit for bit those of ``inputs_numpy``."""
+    """Input tensors of a case, drawn on ``device``, in the case's layout.
+
+    Their elements are bit for bit those of ``inputs_numpy``.
+    """
     return {name: input_torch(op, name, case, device) for name in op.inputs}
 
 
 def input_torch(op: Op, name: str, case: Case, device: Any) -> torch.Tensor:
     """One of them."""
-    import torch
-
-    source = _source(Torch(device), name, op.inputs[name], case)
+    source = _source(Torch(device), op, name, case)
     if source.spec.is_integer:
-        whole: torch.Tensor = profiles.integers(source, source.words())
-        flat = whole.to(getattr(torch, source.dtype))
+        flat = _integers(source, source.words())
     else:
         drawn = profiles.draw(source)
         flat = formats.to_torch(drawn.value, source.dtype, drawn.kinds)
-    return flat.reshape(source.shape)
+    return layouts.lay_out(flat.reshape(source.shape), case.layout)
 
 
-def _source(xp: Numpy | Torch, name: str, spec: InputSpec, case: Case) -> Source:
-    return Source(xp, name, spec, case, shape_of(spec.shape, case), dtype_of(spec, case))
+def part_torch(op: Op, name: str, case: Case, device: Any, first: int, count: int) -> torch.Tensor:
+    """Flat: ``count`` elements of an input, from its element number ``first`` on.
+
+    Of profiles whose values are those of ``default``: each element stands for itself there.
+    """
+    source = _source(Torch(device), op, name, case)
+    words = source.words(count=count, first=first)
+    if source.spec.is_integer:
+        return _integers(source, words)
+    return formats.to_torch(profiles.default(source, words).value, source.dtype)
+
+
+def _integers(source: Source, words: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    found: torch.Tensor = profiles.integers(source, words)
+    return found.to(getattr(torch, source.dtype))
+
+
+def _source(xp: Numpy | Torch, op: Op, name: str, case: Case) -> Source:
+    spec = op.inputs[name]
+    shape = shape_of(spec.shape, case)
+    return Source(xp, name, list(op.inputs).index(name), spec, case, shape, dtype_of(spec, case))
+
+
+def widened(x: torch.Tensor) -> torch.Tensor:
+    """A copy as a reference gets it: contiguous, fp64 or int64."""
+    import torch
+
+    wide = torch.float64 if x.is_floating_point() else torch.int64
+    return x.to(wide, copy=True, memory_format=torch.contiguous_format)
 
 
 # --- beside them ----------------------------------------------------------------------------

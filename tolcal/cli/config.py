@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -25,7 +26,7 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     history: tuple[str, ...] | str = "out/history"
     device: str = "auto"
     timeout: Annotated[float, msgspec.Meta(gt=0, le=1e9)] = 120.0
-    profile: str = "default"
+    profile: tuple[str, ...] | str = ()
     triton_cache: str = ""
     cases: Cases = Cases()
     budget: Budget = BUDGET  # share of runs that may be red for noise
@@ -40,7 +41,7 @@ class Config(msgspec.Struct, frozen=True):
     history: tuple[Path, ...]
     device: str
     timeout: float
-    profile: str
+    profiles: tuple[str, ...]  # empty: each op's own
     triton_cache: Path | None  # None: Triton's own
     cases: Cases
     budget: float
@@ -68,11 +69,18 @@ def load(args: argparse.Namespace) -> Config:
         history=paths or tuple(_short(root / p) for p in history),
         device=getattr(args, "device", None) or table.device,
         timeout=getattr(args, "timeout", None) or table.timeout,
-        profile=getattr(args, "profile", None) or table.profile,
+        profiles=_names(getattr(args, "profile", None) or table.profile),
         triton_cache=path("triton_cache", table.triton_cache) if cache else None,
         cases=cases,
         budget=getattr(args, "budget", None) or table.budget,
     )
+
+
+def _names(given: Sequence[str] | str) -> tuple[str, ...]:
+    """Names that are listed, or separated by commas, or both."""
+    listed = [given] if isinstance(given, str) else given
+    names = [name.strip() for text in listed for name in text.split(",")]
+    return tuple(dict.fromkeys(name for name in names if name))
 
 
 def must_exist(args: argparse.Namespace) -> None:

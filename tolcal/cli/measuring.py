@@ -48,7 +48,7 @@ def _request(
         explore=settings.cases.explore,
         repeat=repeat,
         seed=args.seed,
-        profile=settings.profile,
+        profiles=settings.profiles,
         timeout=settings.timeout,
         workers=args.workers,
         limits=limits(ops, tolerances.read(settings.tolerances)),
@@ -219,7 +219,10 @@ def replay(args: argparse.Namespace) -> int:
         ops=(op,), dtypes=(), device=settings.device, gate=0, explore=0, workers=1,
         timeout=settings.timeout, limits=limits(ops, approved), variables=_variables(settings),
     )  # fmt: skip
-    print(f"{case.op} {case.dtype} {case.dims_text} profile={case.profile} seed={case.seed}")
+    print(
+        f"{case.op} {case.dtype} {case.dims_text} profile={case.profile} layout={case.layout} "
+        f"seed={case.seed}"
+    )
     same = True
     for value in measure.replay(request, case, settings.corpus):
         if isinstance(value, Run):

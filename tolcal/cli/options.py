@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 
-from tolcal.model import DTYPES
+from tolcal.model import DTYPES, PROFILES
 
 
 def add_corpus(parser: argparse.ArgumentParser) -> None:
@@ -52,10 +52,12 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
                         "(default 24)")  # fmt: skip
     parser.add_argument("--gate", type=count, metavar="N",
                         help="gate cases a kernel and dtype, the same in every run "
-                        "(default 12)")  # fmt: skip
+                        "(default 12; 0: nor pinned ones)")  # fmt: skip
     parser.add_argument("--seed", type=seed, metavar="N",
                         help="seed of the explore cases (default: a fresh one)")  # fmt: skip
-    parser.add_argument("--profile", metavar="P", help="input profile (there is one yet: default)")
+    parser.add_argument("--profile", action="append", metavar="P",
+                        help="input profile, or several with commas between them; may be repeated; "
+                        f"all, or of {', '.join(PROFILES)} (default: each op's own)")  # fmt: skip
     parser.add_argument("--workers", type=count, default=0, metavar="N",
                         help="worker processes (default: as many as suit the machine)")  # fmt: skip
     parser.add_argument("--tolerances", metavar="F", help="the approved tolerances")

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from tolcal import measure
-from tolcal.model import Kernel, plural
+from collections import Counter
+from collections.abc import Mapping
+
+from tolcal import cases, measure
+from tolcal.model import plural
 from tolcal.report import terminal
 
-COLUMNS = ("op", "dtype", "dims", "kernels", "cases", "records", "shard")
+COLUMNS = ("op", "dtype", "profile", "dims", "kernels", "cases", "records", "shard")
 
 
 def show(request: measure.Request) -> None:
-    """Prints a row for each op, dtype and group of kernels that share dims, and where they run."""
+    """Prints a row for each op, dtype, profile and group of kernels that share dims."""
     planned, environment, places = measure.survey(request)
     part, parts = request.shard or (1, 1)
-    cases: dict[tuple[str, str, str, int], int] = {}
+    found = Counter[tuple[str, str, str, str, int]]()
     for p in planned:
         unit = p.unit
-        row = (unit.op.name, unit.dtype, _dims(unit.kernels[0]), len(unit.kernels))
-        cases[row] = cases.get(row, 0) + len(unit.cases)
-    rows = [(*row, n, n * row[3], f"{part}/{parts}") for row, n in cases.items()]
+        for profile, count in Counter(case.profile for case in unit.cases).items():
+            sizes = cases.sizes_of(unit.op, unit.kernels[0].dims, profile)
+            row = (unit.op.name, unit.dtype, profile, _spans(sizes), len(unit.kernels))
+            found[row] += count
+    rows = [(*row, n, n * row[4], f"{part}/{parts}") for row, n in found.items()]
     print(terminal.listing(COLUMNS, rows), end="")
     runs = len({p.run for p in planned})
     print(
@@ -28,7 +33,7 @@ def show(request: measure.Request) -> None:
     print(f"on {environment.text}")
 
 
-def _dims(kernel: Kernel) -> str:
+def _spans(dims: Mapping[str, tuple[int, ...]]) -> str:
     """Smallest to largest size of each dim: ``B=1..4 H=5``."""
-    spans = ((name, min(sizes), max(sizes)) for name, sizes in kernel.dims.items())
+    spans = ((name, min(sizes), max(sizes)) for name, sizes in dims.items())
     return " ".join(f"{n}={low}" if low == high else f"{n}={low}..{high}" for n, low, high in spans)

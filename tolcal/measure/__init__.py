@@ -21,7 +21,7 @@ import msgspec
 from tolcal import __version__
 from tolcal.measure import engine, resume, wire
 from tolcal.measure.resume import Recorded
-from tolcal.measure.units import Planned, Request, find_case, plan, run_id, run_seeds
+from tolcal.measure.units import Planned, Request, counts, find_case, plan, run_id, run_seeds
 from tolcal.model import DTYPES, Case, CaseSet, Environment, Record, Run, TolcalError
 
 __all__ = ["Planned", "Progress", "Recorded", "Request", "Step", "find_case", "measure", "replay",
@@ -91,8 +91,11 @@ def measure(
 
 def checked_plan(request: Request, seeds: list[int]) -> list[Planned]:
     """The units of ``request``. TolcalError if there are none, or too many."""
-    kernels = sum(len(op.kernels) * len(op.dtypes) for op in request.ops)
-    records = kernels * (request.gate + request.explore) * request.repeat
+    records = request.repeat * sum(
+        len(op.kernels) * len(op.dtypes) * (count.gate + count.explore)
+        for op in request.ops
+        for count in counts(request, op)
+    )
     if records > MAX_RECORDS:
         raise TolcalError(
             f"{records} records are asked for, at most {MAX_RECORDS} in one go; give fewer --cases "

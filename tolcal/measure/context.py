@@ -56,12 +56,7 @@ class Context:
         again: bool = False,
     ) -> None:
         self.op, self.case, self.device = op, case, device
-        if device.type != "cpu":
-            self.inputs, wide, self.hash_sums = _device().draw(op, case, device)
-        else:
-            self.inputs = cases.inputs_torch(op, case, device)
-            self.hash_sums = cases.hash_sums_torch(self.inputs)
-            wide = {name: widened(x) for name, x in self.inputs.items()}
+        self.inputs, wide, self.hash_sums = self.drawn()
         versions = {name: x._version for name, x in wide.items()}
         self.ref = reference(**wide)
         for name, x in wide.items():
@@ -69,7 +64,7 @@ class Context:
             # has to do, which a launch of the reference's own kernel would not raise.
             changed = x._version != versions[name]
             if device.type == "cpu":
-                changed |= not same(x, widened(self.inputs[name]))
+                changed |= not same(x, cases.widened(self.inputs[name]))
             if changed:
                 raise TolcalError(
                     f"{op.reference_path}: reference() changes its input {name!r}, so nothing "
@@ -99,6 +94,16 @@ class Context:
         self.outputs: dict[str, torch.Tensor] = {}
         self._input_hash = ""
 
+    def drawn(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], torch.Tensor]:
+        """Inputs in the case's layout, the same as the reference gets them, their hash sums."""
+        if self.device.type != "cpu":
+            found: tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], torch.Tensor]
+            found = _device().draw(self.op, self.case, self.device)
+            return found
+        inputs = cases.inputs_torch(self.op, self.case, self.device)
+        wide = {name: cases.widened(x) for name, x in inputs.items()}
+        return inputs, wide, cases.hash_sums_torch(inputs)
+
     def _repeats(self, second: torch.Tensor) -> bool:
         """Whether a second evaluation agrees with the first."""
         largest = float(self.ref.nan_to_num(0.0, 0.0, 0.0).abs().max()) if self.ref.numel() else 0.0
@@ -118,22 +123,36 @@ class Context:
         On a GPU the kernel may still be running.
         """
         # Its own copies: a kernel that writes to its inputs must not change another's.
-        inputs = {name: x.clone() for name, x in self.inputs.items()}
+        inputs = {name: cases.copy(x) for name, x in self.inputs.items()}
         with Poison():
-            out = function(**inputs)
+            out = self.launch(function, inputs)
+        self.outputs[kernel.name] = out
+        return out
+
+    def launch(
+        self,
+        function: Callable[..., torch.Tensor],
+        inputs: Mapping[str, torch.Tensor],
+        case: Case | None = None,
+    ) -> torch.Tensor:
+        """A kernel's output on these very tensors, checked against the contract.
+
+        ``case`` has the dims of the inputs, if they are not this one's.
+        """
+        out = function(**inputs)
+        case = case or self.case
         if not isinstance(out, torch.Tensor):
             raise TypeError(f"run() returned {type(out).__name__}, a tensor expected")
-        expected = cases.shape_of(self.op.output, self.case)
+        expected = cases.shape_of(self.op.output, case)
         if tuple(out.shape) != expected:
             raise ValueError(
                 f"run() returned shape {list(out.shape)}, {list(expected)} expected by op.toml"
             )
-        dtype = self.op.output_dtype or self.case.dtype
+        dtype = self.op.output_dtype or case.dtype
         if str(out.dtype) != f"torch.{dtype}":
             raise ValueError(f"run() returned {out.dtype}, torch.{dtype} expected")
         if out.device.type != self.device.type:
             raise ValueError(f"run() returned a tensor on {out.device}, {self.device} expected")
-        self.outputs[kernel.name] = out
         return out
 
     def differs(self, kernel: Kernel, other: Kernel) -> torch.Tensor:
@@ -143,12 +162,6 @@ class Context:
             differing: torch.Tensor = _device().differ(ours, theirs)
             return differing
         return torch.tensor([not same(ours, theirs)])
-
-
-def widened(x: torch.Tensor) -> torch.Tensor:
-    """A copy as the reference gets it: contiguous, fp64 or int64."""
-    wide = torch.float64 if x.is_floating_point() else torch.int64
-    return x.to(wide, copy=True, memory_format=torch.contiguous_format)
 
 
 def same(a: torch.Tensor, b: torch.Tensor) -> bool:

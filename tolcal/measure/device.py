@@ -28,13 +28,15 @@ def draw(
     place = {name: i for i, name in enumerate(sorted(op.inputs))}
     for name, spec in op.inputs.items():
         at = sums[place[name] :]
-        if cases.dtype_of(spec, case) in DRAWN:
-            inputs[name], wide[name] = _draw(spec, name, case, at)
+        uniform = spec.steady or case.profile in cases.LIKE_DEFAULT
+        if uniform and cases.dtype_of(spec, case) in DRAWN and case.layout != "expanded":
+            x, wide[name] = _draw(spec, name, case, at)
+            inputs[name] = cases.lay_out(x, case.layout)
             continue
         x = cases.input_torch(op, name, case, device)
         at[0] = cases.hash_sum_torch(name, x)
         inputs[name] = x
-        wide[name] = x.to(torch.int64 if spec.is_integer else torch.float64, copy=True)
+        wide[name] = cases.widened(x)
     return inputs, wide, sums
 
 

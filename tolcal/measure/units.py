@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -31,7 +31,6 @@ class Request(msgspec.Struct, frozen=True):
     explore: int  # cases a kernel and dtype, fresh in every run
     repeat: int = 1
     seed: int | None = None  # of the explore cases; None draws one
-    profile: str = "default"
     timeout: float = 120.0  # seconds a case
     workers: int = 0  # 0: as many as suit the machine
     origin: Origin = "local"
@@ -40,6 +39,7 @@ class Request(msgspec.Struct, frozen=True):
     variables: Mapping[str, str] = {}  # of the workers' environment, beside our own
     engine: Engine = "local"
     shard: tuple[int, int] | None = None  # (i, n): only the i-th of n parts, from 1
+    profiles: tuple[str, ...] = ()  # input profiles; empty: each op's own
 
     @property
     def kernel_limit(self) -> float:
@@ -60,6 +60,30 @@ class Planned(msgspec.Struct, frozen=True):
         return len(self.unit.cases) * len(self.unit.kernels)
 
 
+class Count(NamedTuple):
+    """Cases of an input profile, a kernel and dtype."""
+
+    profile: str
+    gate: int
+    explore: int
+
+
+def counts(request: Request, op: Op) -> list[Count]:
+    """How many cases of which profile: all that are asked for, of those that were asked for.
+
+    Of the op's own list ``default`` has all, and each other one a quarter: it is there for what
+    it finds at all, not for tails. TolcalError for an unknown profile.
+    """
+    if request.profiles:
+        asked = cases.profiles_of(op, request.profiles)
+        return [Count(profile, request.gate, request.explore) for profile in asked]
+    found = []
+    for profile in cases.profiles_of(op, op.profiles):
+        part = 1 if profile == "default" else 4
+        found.append(Count(profile, -(-request.gate // part), -(-request.explore // part)))
+    return found
+
+
 def run_seeds(request: Request) -> list[int]:
     """The master seed of each run's explore cases: consecutive, so the first tells the others."""
     base = secrets.randbits(62) if request.seed is None else request.seed
@@ -75,23 +99,32 @@ def plan(request: Request, seeds: list[int]) -> list[Planned]:
                 if request.dtypes and dtype not in request.dtypes:
                     continue
                 for kernels in _by_dims(op):
-                    dims, args = kernels[0].dims, (dtype,)
-                    gate = cases.draw_cases(
-                        op, dims, *args, cases.GATE_SEED, request.gate, request.profile
-                    )
-                    fresh = cases.draw_cases(
-                        op, dims, *args, seed, request.explore, request.profile
-                    )
+                    gate, whole = _cases(request, op, kernels[0].dims, dtype, seed)
                     limit = request.limits.get((op.name, dtype))
-                    whole = gate + fresh
                     for at in range(0, len(whole), CHUNK):
                         unit = wire.Unit(op, dtype, kernels, whole[at : at + CHUNK], limit)
-                        planned.append(Planned(index, max(0, len(gate) - at), unit))
+                        planned.append(Planned(index, max(0, gate - at), unit))
     planned = [p for p in planned if p.size]
     if request.shard is None:
         return planned
     part, parts = request.shard
     return [planned[i] for i in share([p.size for p in planned], parts)[part - 1]]
+
+
+def _cases(
+    request: Request, op: Op, dims: Mapping[str, tuple[int, ...]], dtype: str, seed: int
+) -> tuple[int, tuple[Case, ...]]:
+    """How many gate cases there are, and these before the explore cases."""
+    asked = counts(request, op)
+
+    def drawn(of: int, many: int, profile: str) -> tuple[Case, ...]:
+        return cases.draw_cases(op, dims, dtype, of, many, profile)
+
+    gate = {c.id: c for n in asked for c in drawn(cases.GATE_SEED, n.gate, n.profile)}
+    if request.gate:
+        gate |= {c.id: c for c in op.pinned if c.dtype == dtype}
+    fresh = [c for n in asked for c in drawn(seed, n.explore, n.profile)]
+    return len(gate), (*gate.values(), *fresh)
 
 
 def share(sizes: Sequence[int], parts: int) -> list[list[int]]:
@@ -113,12 +146,13 @@ def run_id(
         return digest("run", session, run)
     # Sources too: outside git, or in a dirty work tree, the commit says too little.
     sources = [
-        (op.op_hash, op.reference_hash, [k.source_hash for k in op.kernels]) for op in request.ops
-    ]
+        (op.op_hash, op.reference_hash, [k.source_hash for k in op.kernels],
+         op.profiles, op.layouts, op.sizes, [case.id for case in op.pinned])
+        for op in request.ops
+    ]  # fmt: skip
     return digest(
         "shards", seeds[0], commit, environment, request.gate, request.explore, request.shard[1],
-        request.dtypes,
-        run, sources,
+        request.dtypes, request.profiles, run, sources,
     )  # fmt: skip
 
 
@@ -130,11 +164,19 @@ def _by_dims(op: Op) -> list[tuple[Kernel, ...]]:
 
 
 def find_case(ops: tuple[Op, ...], case_id: str, gate: int) -> Case | None:
-    """The gate case with that id, if there is one: ids are hashes, but the gate set is known."""
+    """The gate case with that id, if there is one: ids are hashes, but the gate set is known.
+
+    Of every profile, since a run may have asked for it, and pinned ones.
+    """
+    return next((case for case in _gate_cases(ops, gate) if case.id == case_id), None)
+
+
+def _gate_cases(ops: tuple[Op, ...], gate: int) -> Iterator[Case]:
     for op in ops:
-        for dtype in op.dtypes:
-            for kernels in _by_dims(op):
-                for case in cases.draw_cases(op, kernels[0].dims, dtype, cases.GATE_SEED, gate):
-                    if case.id == case_id:
-                        return case
-    return None
+        yield from op.pinned
+    for profile in cases.PROFILES:  # default first, which most are of
+        for op in ops:
+            for dtype in op.dtypes:
+                for kernels in _by_dims(op):
+                    dims = kernels[0].dims
+                    yield from cases.draw_cases(op, dims, dtype, cases.GATE_SEED, gate, profile)

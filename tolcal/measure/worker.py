@@ -26,6 +26,7 @@ import torch
 from tolcal import cases, stats
 from tolcal.measure import environment
 from tolcal.measure.context import Context
+from tolcal.measure.large import LargeContext, TooLargeError
 from tolcal.measure.wire import (
     Finished,
     Hello,
@@ -82,6 +83,8 @@ def describe_error(error: BaseException) -> str:
     """One printable line."""
     if isinstance(error, SystemExit):
         text = f"SystemExit: {error.code}"
+    elif isinstance(error, TooLargeError):
+        text = str(error)
     else:
         text = f"{type(error).__name__}: {error}"
     return one_line(text, REASON_LIMIT)
@@ -177,11 +180,14 @@ class Worker:
         """
         reference = self.reference(op)
         try:
-            context = Context(op, case, self.device, reference, again=first)
+            make = LargeContext if case.profile == "large" else Context
+            context = make(op, case, self.device, reference, again=first)
             if self.careful:
                 context.input_hash()  # while the device is known to be sound
         except TolcalError:
             raise
+        except TooLargeError as error:
+            return describe_error(error)
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
             # A CPU allocation that fails is a bare RuntimeError.
             full = isinstance(error, torch.OutOfMemoryError | MemoryError)
@@ -229,6 +235,9 @@ class Worker:
                     torch.cuda.synchronize()  # a fault surfaces here, while its kernel is known
                 if os.getpid() != self.pid:
                     os._exit(71)  # a child that the kernel forked: only its parent reports
+            except TooLargeError as error:
+                report(kernel, "skipped", describe_error(error), context.input_hash())
+                continue
             except (Exception, SystemExit) as error:
                 if os.getpid() != self.pid:
                     os._exit(71)

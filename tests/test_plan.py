@@ -1,0 +1,242 @@
+"""Which cases a run measures: profiles and their counts, layouts, pinned ones."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from measure_support import GOOD, request, run, write_op
+
+from tolcal import corpus, measure
+from tolcal.cli import config, main
+from tolcal.measure.units import counts, plan, run_id
+from tolcal.model import LAYOUTS, PROFILES, Case, Op, TolcalError
+
+PINS = """
+[[pinned]]
+dtype = "float32"
+dims = { B = 3, H = 9 }
+profile = "sorted"
+layout = "strided"
+seed = 123
+why = "a tail"
+
+[[pinned]]
+dtype = "float16"
+dims = { B = 1, H = 1 }
+seed = 5
+why = "overflowed"
+"""
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two ops: one of three profiles, all layouts, pins and sizes, one of none of these."""
+    root = tmp_path_factory.mktemp("plans")
+    write_op(root, "aa", ("float32", "float16"), kernels={"aa_one": GOOD, "aa_two": GOOD})
+    write_op(root, "bb", kernels={"bb_one": GOOD})
+    path = root / "aa" / "op.toml"
+    path.write_text(
+        'profiles = ["default", "boundary", "sparse"]\n'
+        f"layouts = {list(LAYOUTS)}\n" + path.read_text() + "[sizes.large]\nB = [64]\n"
+        "[sizes.sparse]\nH = [2, 4]\n[kernels.aa_two.dims]\nB = [2]\nH = [6]\n" + PINS
+    )
+    return root
+
+
+@pytest.fixture(scope="module")
+def ops(root: Path) -> tuple[Op, ...]:
+    return corpus.load(root)
+
+
+def gate_of(asked: measure.Request) -> list[Case]:
+    return [c for p in plan(asked, [1]) for c in p.unit.cases[: p.gate]]
+
+
+def explore_of(asked: measure.Request) -> list[Case]:
+    return [c for p in plan(asked, [1]) for c in p.unit.cases[p.gate :]]
+
+
+@settings(max_examples=30, deadline=None)
+@given(gate=st.integers(0, 40), explore=st.integers(0, 40))
+def test_other_profiles_get_a_quarter(ops: tuple[Op, ...], gate: int, explore: int) -> None:
+    """Of an op's own list ``default`` has all cases and each other a quarter, rounded up."""
+    asked = request(ops, gate=gate, explore=explore)
+    aa, bb = ops
+    quarter = -(-gate // 4), -(-explore // 4)
+    assert counts(asked, aa) == [
+        ("default", gate, explore), ("boundary", *quarter), ("sparse", *quarter),
+    ]  # fmt: skip
+    assert counts(asked, bb) == [("default", gate, explore)]
+    named = msgspec.structs.replace(asked, profiles=("sparse", "huge", "sparse"))
+    assert counts(named, bb) == [("sparse", gate, explore), ("huge", gate, explore)]
+
+
+def test_every_profile_there_is(ops: tuple[Op, ...]) -> None:
+    """`all` is each of them; `large` of an op with sizes for it."""
+    aa, bb = (counts(request(ops, profiles=("all",)), op) for op in ops)
+    assert [c.profile for c in aa] == list(PROFILES)
+    assert [c.profile for c in bb] == [p for p in PROFILES if p != "large"]
+    large = plan(request(ops, gate=5, explore=5, profiles=("large",), dtypes=("float32",)), [1])
+    assert [(p.unit.op.name, p.gate, len(p.unit.cases)) for p in large] == [("aa", 2, 3)] * 2
+    with pytest.raises(TolcalError, match="unknown input profile 'larg'"):
+        plan(request(ops, profiles=("larg",)), [1])
+
+
+def test_the_plan_has_the_cases_of_each_profile(ops: tuple[Op, ...]) -> None:
+    """Of profiles one after another, gate cases before explore cases, for each group of dims."""
+    asked = request(ops, gate=6, explore=5, dtypes=("float32",))
+    one, two, other = plan(asked, [1])
+    assert (one.gate, two.gate, other.gate) == (6 + 2 + 2 + 1, 11, 6)
+    profiles = [c.profile for c in one.unit.cases]
+    gate = ["default"] * 6 + ["boundary"] * 2 + ["sparse"] * 2 + ["sorted"]
+    assert profiles == gate + ["default"] * 5 + ["boundary"] * 2 + ["sparse"] * 2
+    assert {dict(c.dims)["H"] for c in one.unit.cases if c.profile == "boundary"} <= {1, 3, 7}
+    # A kernel's own dims hold but for those that the profile names.
+    sizes = {(c.profile, c.dims) for c in two.unit.cases if c.profile in ("default", "sparse")}
+    assert {(p, dict(d)["B"]) for p, d in sizes} == {("default", 2), ("sparse", 2)}
+    assert {dict(d)["H"] for p, d in sizes if p == "default"} == {6}
+    assert {dict(d)["H"] for p, d in sizes if p == "sparse"} == {2, 4}
+    assert {c.layout for c in one.unit.cases} == set(LAYOUTS)
+    assert {c.layout for c in other.unit.cases} == {"contiguous"}
+
+
+def test_the_default_profile_is_what_it_was(ops: tuple[Op, ...]) -> None:
+    """Whatever else an op measures, its default cases keep their dims and seeds; those of an op
+    with one layout keep their ids."""
+    plain = [
+        msgspec.structs.replace(op, profiles=("default",), layouts=("contiguous",), pinned=())
+        for op in ops
+    ]
+    then = [c for p in plan(request(tuple(plain), gate=6, explore=5), [1]) for c in p.unit.cases]
+    now = [
+        c for p in plan(request(ops, gate=6, explore=5), [1]) for c in p.unit.cases
+        if c.profile == "default" and c.seed != 5
+    ]  # fmt: skip
+    assert [msgspec.structs.replace(c, layout="contiguous") for c in now] == then
+
+
+# --- pinned cases -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("profiles", [(), ("default",), ("normal", "tiny")])
+def test_pinned_cases_are_gate_cases_of_every_run(
+    ops: tuple[Op, ...], profiles: tuple[str, ...]
+) -> None:
+    """Whatever profile is asked for, once a group of kernels, if their dtype is."""
+    first, second = ops[0].pinned
+    asked = request(ops, profiles=profiles)
+    assert [c for c in gate_of(asked) if c in ops[0].pinned] == [first] * 2 + [second] * 2
+    half = request(ops, profiles=profiles, dtypes=("float16",))
+    assert [c for c in gate_of(half) if c in ops[0].pinned] == [second] * 2
+    assert not set(explore_of(asked)) & set(ops[0].pinned)
+    assert gate_of(request(ops, profiles=profiles, gate=0, explore=1)) == []
+
+
+def test_a_pinned_case_that_is_drawn_as_well_is_measured_once(ops: tuple[Op, ...]) -> None:
+    """It keeps its place."""
+    before = gate_of(request(ops[1:], gate=5))
+    op = msgspec.structs.replace(ops[1], pinned=(before[2],))
+    assert gate_of(request((op,), gate=5)) == before
+    more = gate_of(request((op,), gate=2))
+    assert more == [*before[:2], before[2]]
+
+
+def test_pinned_cases_run(root: Path) -> None:
+    """With their own dims, profile and layout."""
+    records = run(root, dtypes=("float32",))
+    (pin,) = {r.case for r in records if r.case.profile == "sorted"}
+    assert (pin.dims, pin.layout, pin.seed) == ((("B", 3), ("H", 9)), "strided", 123)
+    assert {r.kernel for r in records if r.case == pin} == {"aa_one", "aa_two"}
+    assert {(r.status, r.case_set) for r in records if r.case == pin} == {("ok", "gate")}
+
+
+# --- cases by their ids -----------------------------------------------------------------------
+
+
+def test_every_gate_case_is_found(ops: tuple[Op, ...]) -> None:
+    """Of each profile and each pin; explore cases are not."""
+    asked = request(ops, gate=3, explore=2, profiles=("all",))
+    for case in gate_of(asked)[::7]:
+        assert measure.find_case(ops, case.id, 3) == case
+    for case in (*ops[0].pinned, *gate_of(request(ops, gate=3))):
+        assert measure.find_case(ops, case.id, 3) == case
+    assert measure.find_case(ops, explore_of(asked)[0].id, 3) is None
+
+
+def test_shards_of_other_plans_are_other_runs(ops: tuple[Op, ...]) -> None:
+    """Profiles that are asked for, and what an op says of its cases, are in the run's name."""
+
+    def name(ops: tuple[Op, ...], **changes: object) -> str:
+        asked = request(ops, **{"shard": (1, 2), "seed": 3} | changes)
+        return run_id(asked, [3], 0, "5e55", "c" * 40, "e1")
+
+    aa, bb = ops
+    others = [
+        msgspec.structs.replace(aa, profiles=("default",)),
+        msgspec.structs.replace(aa, layouts=("contiguous",)),
+        msgspec.structs.replace(aa, pinned=aa.pinned[:1]),
+        msgspec.structs.replace(aa, sizes={}),
+    ]
+    names = [name((op, bb)) for op in others]
+    names += [name(ops), name(ops, profiles=("default",)), name(ops, profiles=("all",))]
+    assert len(set(names)) == len(names)
+
+
+# --- the command ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("table", "given", "expected"),
+    [
+        ("", None, ()),
+        ('profile = "sparse"', None, ("sparse",)),
+        ('profile = ["sparse", "huge"]', None, ("sparse", "huge")),
+        ('profile = "sparse,huge"', ["default"], ("default",)),
+        ("", ["tiny,huge", "all", "huge"], ("tiny", "huge", "all")),
+        ("", [" tiny , ,huge"], ("tiny", "huge")),
+    ],
+)
+def test_profiles_are_asked_for(
+    table: str, given: list[str] | None, expected: tuple[str, ...],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """By --profile, several times or with commas, else by [tool.tolcal]; else each op's own."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pyproject.toml").write_text(f"[tool.tolcal]\n{table}\n")
+    assert config.load(argparse.Namespace(profile=given)).profiles == expected
+
+
+def test_the_plan_shows_profiles(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A row each, with the sizes of their own; a pinned case is one of its profile."""
+    asked = ["run", "aa", "--plan", "--device", "cpu", "--corpus", str(root), "--dtype", "float32"]
+    assert main(asked) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:6] == [
+        "op  dtype    profile   dims           kernels  cases  records  shard",
+        "aa  float32  default   B=1..4 H=5           1     36       36  1/1",
+        "aa  float32  boundary  B=1..4 H=1..7        1      9        9  1/1",
+        "aa  float32  sparse    B=1..4 H=2..4        1      9        9  1/1",
+        "aa  float32  sorted    B=1..4 H=5           1      1        1  1/1",
+        "aa  float32  default   B=2 H=6              1     36       36  1/1",
+    ]
+    assert main([*asked, "--profile", "huge,tiny", "--profile", "large", "--gate", "2",
+                 "--cases", "3"]) == 0  # fmt: skip
+    out = capsys.readouterr().out
+    assert {line.split()[2] for line in out.splitlines()[1:9]} == {
+        "huge",
+        "tiny",
+        "sorted",
+        "large",
+    }
+
+
+def test_too_many_records_of_many_profiles(ops: tuple[Op, ...], root: Path) -> None:
+    """The limit counts them all, before anything is drawn."""
+    asked = request(ops, gate=0, explore=200_000, profiles=("all",))
+    with pytest.raises(TolcalError, match="16800000 records are asked for"):
+        next(measure.measure(asked, root))

@@ -1,0 +1,199 @@
+"""Cases of profile ``large``: whole tensors for the kernel, slices of them for the reference.
+
+What goes wrong beyond 2^31 elements or 2^32 bytes is an index, so it is the rows on both sides of
+these that are judged, the first, the last, and some by the case's seed. Rows lie along the op's
+`batch` dim, else the first of its output: what such a row holds must not depend on the others.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import torch
+
+from tolcal import cases
+from tolcal.measure.context import Context, Poison
+from tolcal.model import DTYPES, Case, Kernel, Op, TolcalError
+
+#: Output elements that the reference is computed for, about.
+JUDGED_ELEMENTS = 2**22
+#: Elements of all tensors of a case beyond which the interpreter would take days.
+INTERPRETED_ELEMENTS = 2**24
+#: Where indices of a kind end: in elements, and in bytes.
+INDEX_ENDS, BYTE_ENDS = (2**31, 2**32), (2**32,)
+#: Elements that are drawn at a time.
+CHUNK = 2**24
+_GIB = 2**30
+
+
+class TooLargeError(Exception):
+    """The machine has no room for a case, or no time: a reason to skip it."""
+
+
+class LargeContext(Context):
+    """Its ``case``, ``inputs``, ``ref`` and ``sigma`` are those of the judged rows alone.
+
+    TooLargeError if memory does not hold the whole, TolcalError if the op has no such rows.
+    """
+
+    def __init__(
+        self,
+        op: Op,
+        case: Case,
+        device: torch.device,
+        reference: Callable[..., torch.Tensor],
+        again: bool = False,
+    ) -> None:
+        self.whole_case = case
+        self.dim = sliced_dim(op)
+        self.rows = judged_rows(op, case, self.dim)
+        check_room(op, case, device, len(self.rows))
+        self.whole: dict[str, torch.Tensor] = {}  # drawn, and not yet given to a kernel
+        dims = tuple((n, len(self.rows) if n == self.dim else size) for n, size in case.dims)
+        super().__init__(op, msgspec.structs.replace(case, dims=dims), device, reference, again)
+
+    def drawn(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], torch.Tensor]:
+        """The rows' inputs, the same widened, and the hash sums of the whole."""
+        sums = torch.zeros(len(self.op.inputs), dtype=torch.int64, device=self.device)
+        self.whole = self.draw(sums)
+        inputs = {
+            name: self.sliced(self.op.inputs[name].shape, x) for name, x in self.whole.items()
+        }
+        return inputs, {name: cases.widened(x) for name, x in inputs.items()}, sums
+
+    def draw(self, sums: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        """The whole inputs. ``sums``: what to add their hash sums to."""
+        found = {}
+        place = {name: i for i, name in enumerate(sorted(self.op.inputs))}
+        for name, spec in self.op.inputs.items():
+            shape = cases.shape_of(spec.shape, self.whole_case)
+            dtype: torch.dtype = getattr(torch, cases.dtype_of(spec, self.whole_case))
+            x = torch.empty(shape, dtype=dtype, device=self.device)
+            flat = x.view(-1)
+            for at in range(0, flat.numel(), CHUNK):
+                count = min(CHUNK, flat.numel() - at)
+                part = cases.part_torch(self.op, name, self.whole_case, self.device, at, count)
+                flat[at : at + count] = part
+                if sums is not None:
+                    sums[place[name]] += cases.hash_sum_torch(name, part, at)
+            found[name] = x
+        return found
+
+    def sliced(self, shape: tuple[str, ...], x: torch.Tensor) -> torch.Tensor:
+        """The judged rows of a tensor of this shape; all of one that has no rows."""
+        if self.dim not in shape:
+            return x
+        rows = torch.tensor(self.rows, device=x.device)
+        return _as_bits(x).index_select(shape.index(self.dim), rows).view(x.dtype)
+
+    def run(self, kernel: Kernel, function: Callable[..., torch.Tensor]) -> torch.Tensor:
+        """The judged rows of the kernel's output on the whole. TooLargeError if memory ends."""
+        # Drawn again for each kernel: a copy to keep would take as much memory once more.
+        inputs, self.whole = self.whole or self.draw(), {}
+        try:
+            with Poison():
+                whole = self.launch(function, inputs, self.whole_case)
+            out = self.sliced(self.op.output, whole)
+            del whole
+        except (torch.OutOfMemoryError, MemoryError) as error:
+            raise TooLargeError(f"the kernel needs more memory than there is: {error}") from None
+        finally:
+            del inputs
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()  # other workers share the device
+        self.outputs[kernel.name] = out
+        return out
+
+
+def _as_bits(x: torch.Tensor) -> torch.Tensor:
+    """8-bit floats as integers: torch does not select of them everywhere."""
+    return x.view(torch.uint8) if x.element_size() == 1 else x
+
+
+def sliced_dim(op: Op) -> str:
+    """The dim that rows of a large case lie along. TolcalError if the op has none."""
+    dim = op.batch or (op.output[0] if op.output else "")
+    shapes = {"the output": op.output} | {name: spec.shape for name, spec in op.inputs.items()}
+    for name, shape in shapes.items():
+        divided = [entry for entry in shape if entry.partition("/")[0] == dim and "/" in entry]
+        if divided or shape.count(dim) > 1:
+            raise TolcalError(
+                f"{op.path}/op.toml: profile large judges rows along {dim}, of which {name} has "
+                f"{list(shape)}; name a `batch` that each shape has whole and once, or drop "
+                "[sizes.large]"
+            )
+    if dim not in op.output:
+        raise TolcalError(
+            f"{op.path}/op.toml: profile large judges rows of the output, {list(op.output)}, which "
+            f"has no {dim or 'dim'}; drop [sizes.large]"
+        )
+    return dim
+
+
+def judged_rows(op: Op, case: Case, dim: str) -> list[int]:
+    """Ascending: first, last, those on both sides of where indices end, and some by the seed."""
+    size = dict(case.dims)[dim]
+    tensors = [(op.output, op.output_dtype or case.dtype)]
+    tensors += [(s.shape, cases.dtype_of(s, case)) for s in op.inputs.values() if dim in s.shape]
+    found = [0, size - 1]
+    for symbols, dtype in tensors:
+        shape = cases.shape_of(symbols, case)
+        axis = symbols.index(dim)
+        stride, total = _count(shape[axis + 1 :]), _count(shape)
+        ends = (*INDEX_ENDS, *(end // item_size(dtype) for end in BYTE_ENDS))
+        found += [i // stride % size for end in ends if end < total for i in (end - 1, end)]
+    a_row = _count(cases.shape_of(op.output, case)) // size
+    most = min(size, max(2, JUDGED_ELEMENTS // a_row))
+    words = cases.words_numpy(cases.key("rows", case.seed), 2 * most)
+    found += [int(word) % size for word in words]
+    return sorted(list(dict.fromkeys(found))[:most])
+
+
+def check_room(op: Op, case: Case, device: torch.device, rows: int) -> None:
+    """TooLargeError, with what is needed and what is free, if the case should not be run."""
+    dim = sliced_dim(op)
+    size = dict(case.dims)[dim]
+    shapes = [(op.output, op.output_dtype or case.dtype)]
+    shapes += [(spec.shape, cases.dtype_of(spec, case)) for spec in op.inputs.values()]
+    whole = judged = elements = 0
+    for symbols, dtype in shapes:
+        count = _count(cases.shape_of(symbols, case))
+        elements += count
+        whole += count * item_size(dtype)
+        judged += count // size * rows if dim in symbols else count
+    # Beside the whole: fp64 of what is judged, swayed, and the words of what is being drawn.
+    need = whole + 8 * 8 * judged + 8 * 8 * min(CHUNK, elements)
+    free = free_bytes(device)
+    says = f"{case.dims_text} needs {need / _GIB:.1f} GiB, {free / _GIB:.1f} GiB are free"
+    if need > free:
+        raise TooLargeError(says)
+    if device.type == "cpu" and elements > INTERPRETED_ELEMENTS:
+        raise TooLargeError(f"{says}, but the interpreter would take days; a GPU runs it")
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that a process could still have."""
+    if device.type == "cuda":
+        free: int = torch.cuda.mem_get_info(device)[0]
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return free + cached
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(int(x.split()[1]) for x in lines if x.startswith("MemAvailable:")) * 1024
+    except (OSError, StopIteration):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def item_size(dtype: str) -> int:
+    """Bytes an element."""
+    return (DTYPES[dtype].bits if dtype in DTYPES else int(dtype.lstrip("uint"))) // 8
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    return count
