@@ -151,7 +151,8 @@ def test_the_sample_comment_is_the_golden_one() -> None:
 
 def test_the_corpus_is_listed_as_it_is() -> None:
     """Every op and kernel, as their op.toml has them. TOLCAL_UPDATE_GOLDEN=1 renews it."""
-    table = catalogue.markdown(corpus.load(ROOT / "corpus")).strip()
+    ops = corpus.load(ROOT / "corpus")
+    table = catalogue.markdown(ops).strip()
     if os.environ.get("TOLCAL_UPDATE_GOLDEN") == "1":
         head, rest = (ROOT / "README.md").read_text().split("<!-- corpus:begin -->")
         tail = rest.split("<!-- corpus:end -->")[1]
@@ -159,7 +160,8 @@ def test_the_corpus_is_listed_as_it_is() -> None:
         (ROOT / "README.md").write_text(mended)
         return
     assert between(README, "corpus") == table, "TOLCAL_UPDATE_GOLDEN=1 renews README's table"
-    assert table.count("nothing: a control") == 16
+    controls = [k for op in ops for k in op.kernels if k.role == "control"]
+    assert table.count("nothing: a control") == len(controls) >= 16
 
 
 def test_figures_of_the_introduction_are_those_of_the_table() -> None:
