@@ -28,7 +28,7 @@ def assert_compiles(script: str, target: str, expected: list[str]) -> None:
 
 @pytest.mark.parametrize("target", ["cuda:80", "cuda:90", "cuda:100", "cuda:120", "hip:gfx942"])
 def test_every_kernel_compiles(target: str) -> None:
-    """33 Triton kernels in three dtypes give a binary that fits the target's shared memory."""
+    """Every Triton kernel gives, in every dtype, a binary that fits the target's shared memory."""
     expected = [
         f"ok {kernel.name} {dtype}"
         for op in corpus.load(CORPUS)
@@ -36,7 +36,7 @@ def test_every_kernel_compiles(target: str) -> None:
         if kernel.uses_triton
         for dtype in op.dtypes
     ]
-    assert len(expected) == 99
+    assert len(expected) >= 99
     assert_compiles("compile_corpus", target, expected)
 
 

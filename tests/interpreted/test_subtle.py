@@ -21,10 +21,13 @@ SHOWN: dict[str, tuple[str, ...]] = {
     "flash_attention_last_tile_buggy": DTYPES,
     "gelu_erf_buggy": DTYPES,
     "l2norm_odd_width_buggy": DTYPES,
+    "layernorm_affine_padding_buggy": DTYPES,
     "layernorm_one_pass_buggy": ("float32",),
     "leaky_relu_bfloat16_slope_buggy": DTYPES,
     "matmul_bfloat16_accumulator_buggy": DTYPES,
     "rmsnorm_eps_buggy": ("float32",),
+    "rmsnorm_input_grad_contiguous_buggy": (),  # test_norms.py gives it other layouts
+    "rmsnorm_weight_grad_bfloat16_products_buggy": DTYPES,
     "sigmoid_log2e_buggy": ("float32",),
     "silu_truncating_store_buggy": ("float16",),
     "softmax_float16_sum_buggy": DTYPES,
@@ -54,10 +57,18 @@ def innocent(name: str, dtype: str) -> dict[str, torch.Tensor]:
         "flash_attention_last_tile_buggy": {"q": ones, "k": falling, "v": drawn(32, 16)},
         "gelu_erf_buggy": {"x": torch.tensor([[[0.0, 8.0, 9.5]]])},
         "l2norm_odd_width_buggy": {"x": drawn(2, 3, 256)},
+        "layernorm_affine_padding_buggy": {"x": drawn(2, 16), "w": drawn(16), "b": drawn(16)},
         "layernorm_one_pass_buggy": {"x": torch.tensor([[[-3.0, 3.0, -1.0, 1.0]]])},
         "leaky_relu_bfloat16_slope_buggy": {"x": drawn(2, 3, 256).abs()},
         "matmul_bfloat16_accumulator_buggy": {"a": drawn(7, 16), "b": drawn(16, 15)},
         "rmsnorm_eps_buggy": {"x": torch.tensor([[[300.0, 400.0]]])},
+        "rmsnorm_input_grad_contiguous_buggy": {
+            "dy": drawn(2, 33), "x": drawn(2, 33), "w": drawn(33)
+        },
+        # Each x / rms is 1, the products are whole numbers.
+        "rmsnorm_weight_grad_bfloat16_products_buggy": {
+            "dy": drawn(40, 3).round(), "x": torch.full((40, 3), 64.0)
+        },
         "sigmoid_log2e_buggy": {"x": torch.tensor([[[0.0, -0.0]]])},
         "silu_truncating_store_buggy": {"x": torch.tensor([[[0.0, -0.0]]])},
         "softmax_float16_sum_buggy": {"x": torch.full((1, 2, 256), 3.0)},
@@ -66,10 +77,10 @@ def innocent(name: str, dtype: str) -> dict[str, torch.Tensor]:
     return {key: value.to(getattr(torch, dtype)) for key, value in inputs.items()}
 
 
-def test_one_in_each_of_twelve_ops() -> None:
-    """A dozen, no two of one op."""
+def test_no_two_of_one_op() -> None:
+    """All are tested here, and each op has one at most."""
     assert set(SHOWN) == set(FOUND)
-    assert len({op.name for op, _ in FOUND.values()}) == 12
+    assert len({op.name for op, _ in FOUND.values()}) == len(FOUND)
 
 
 @pytest.mark.parametrize("name", sorted(SHOWN))
