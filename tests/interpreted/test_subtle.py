@@ -25,10 +25,13 @@ SHOWN: dict[str, tuple[str, ...]] = {
     "geglu_tanh_buggy": DTYPES,
     "gelu_erf_buggy": DTYPES,
     "l2norm_odd_width_buggy": DTYPES,
+    "layernorm_affine_padding_buggy": DTYPES,
     "layernorm_one_pass_buggy": ("float32",),
     "leaky_relu_bfloat16_slope_buggy": DTYPES,
     "matmul_bfloat16_accumulator_buggy": DTYPES,
     "rmsnorm_eps_buggy": ("float32",),
+    "rmsnorm_input_grad_contiguous_buggy": (),  # test_norms.py gives it other layouts
+    "rmsnorm_weight_grad_bfloat16_products_buggy": DTYPES,
     "sigmoid_log2e_buggy": ("float32",),
     "silu_truncating_store_buggy": ("float16",),
     "softmax_float16_sum_buggy": DTYPES,
@@ -66,10 +69,18 @@ def innocent(name: str, dtype: str) -> dict[str, torch.Tensor]:
         "fp8_quantize_zero_block_buggy": {"x": drawn(2, 300)},
         "gelu_erf_buggy": {"x": torch.tensor([[[0.0, 8.0, 9.5]]])},
         "l2norm_odd_width_buggy": {"x": drawn(2, 3, 256)},
+        "layernorm_affine_padding_buggy": {"x": drawn(2, 16), "w": drawn(16), "b": drawn(16)},
         "layernorm_one_pass_buggy": {"x": torch.tensor([[[-3.0, 3.0, -1.0, 1.0]]])},
         "leaky_relu_bfloat16_slope_buggy": {"x": drawn(2, 3, 256).abs()},
         "matmul_bfloat16_accumulator_buggy": {"a": drawn(7, 16), "b": drawn(16, 15)},
         "rmsnorm_eps_buggy": {"x": torch.tensor([[[300.0, 400.0]]])},
+        "rmsnorm_input_grad_contiguous_buggy": {
+            "dy": drawn(2, 33), "x": drawn(2, 33), "w": drawn(33)
+        },
+        # Each x / rms is 1, the products are whole numbers.
+        "rmsnorm_weight_grad_bfloat16_products_buggy": {
+            "dy": drawn(40, 3).round(), "x": torch.full((40, 3), 64.0)
+        },
         "sigmoid_log2e_buggy": {"x": torch.tensor([[[0.0, -0.0]]])},
         "silu_truncating_store_buggy": {"x": torch.tensor([[[0.0, -0.0]]])},
         "softmax_float16_sum_buggy": {"x": torch.full((1, 2, 256), 3.0)},
