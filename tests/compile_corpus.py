@@ -27,7 +27,7 @@ SHARED_LIMIT = {
     "cuda:120": 101_376,
     "hip:gfx942": 65_536,
 }
-CORPUS = Path(__file__).resolve().parent.parent / "corpus"
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def tried(call: Callable[[], None], quantiles: tuple[float, ...]) -> tuple[float, ...]:
@@ -108,7 +108,7 @@ def main(target: str, only: list[str]) -> int:
     with tempfile.TemporaryDirectory() as cache:
         os.environ["TRITON_CACHE_DIR"] = cache
         compiled = intercept(target)
-        for op in corpus.load(CORPUS):
+        for op in (*corpus.load(ROOT / "corpus"), *corpus.load(ROOT / "candidates")):
             for kernel in op.kernels:
                 if not kernel.uses_triton or (only and kernel.name not in only):
                     continue
