@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 
 import msgspec
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from measure_support import GOOD, request, run, write_op
+from tests_support import ROOT
 
 from tolcal import corpus, measure
 from tolcal.cli import config, main
@@ -240,3 +242,9 @@ def test_too_many_records_of_many_profiles(ops: tuple[Op, ...], root: Path) -> N
     asked = request(ops, gate=0, explore=200_000, profiles=("all",))
     with pytest.raises(TolcalError, match="16800000 records are asked for"):
         next(measure.measure(asked, root))
+
+
+def test_the_page_lists_what_there_is() -> None:
+    """Every profile and every layout has its row, in order, and none has two."""
+    tables = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "inputs.md").read_text(), re.MULTILINE)
+    assert tables == [*PROFILES, *LAYOUTS]

@@ -121,7 +121,7 @@ def test_gpu_commands_are_commands() -> None:
     """What needs a GPU at least parses; a benchmark is a script that exists and compiles."""
     listed = [line for page in PAGES for block in blocks(page, "sh gpu")
               for line in block.splitlines()]  # fmt: skip
-    assert len(listed) == 16
+    assert len(listed) == 19
     for command in listed:
         program, *arguments = shlex.split(command)
         if program == "python":
@@ -251,7 +251,15 @@ def test_contributing_names_every_module() -> None:
     stages = {path.name for path in package.iterdir() if path.suffix == ".py" or path.is_dir()}
     shown = {f"tolcal/{name}{'' if name.endswith('.py') else '/'}" for name in stages}
     assert {one for one in shown if f"`{one}" not in table and "__" not in one} == set()
-    for folder in ("calibrate", "github", "github/commands", "measure", "report/html", "stats"):
+    for folder in (
+        "calibrate",
+        "cases",
+        "github",
+        "github/commands",
+        "measure",
+        "report/html",
+        "stats",
+    ):
         for path in (package / folder).glob("[!_]*.py"):
             assert f"`{path.stem}`" in table, path
 
