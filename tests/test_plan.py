@@ -157,6 +157,40 @@ def test_pinned_cases_run(root: Path) -> None:
     assert {(r.status, r.case_set) for r in records if r.case == pin} == {("ok", "gate")}
 
 
+TELLS = """\
+import torch
+
+def run(x):
+    whole = torch.empty(0, dtype=x.dtype).set_(x.untyped_storage())
+    raise ValueError(f"{x.stride()} {x.storage_offset()} {whole.isnan().sum()}")
+"""
+SPOILS = """\
+def run(x):
+    y = x + x
+    x.untyped_storage().fill_(1)
+    return y
+"""
+
+
+def test_kernels_get_tensors_that_really_lie_so(tmp_path: Path) -> None:
+    """Strides, offset and what lies around, though another kernel has written over its own."""
+    write_op(tmp_path, "cc", kernels={"cc_spoils": SPOILS, "tells": TELLS, "z_good": GOOD})
+    path = tmp_path / "cc" / "op.toml"
+    text = path.read_text().replace("B = [1, 2, 3, 4]", "B = [3]")
+    path.write_text(f"layouts = {list(LAYOUTS)}\n{text}")
+    records = run(tmp_path, gate=6)
+    said = {r.case.layout: r.reason.removeprefix("ValueError: ") for r in records if r.reason}
+    assert said == {
+        "contiguous": "(5, 1) 0 0", "transposed": "(1, 3) 0 0", "sliced": "(21, 1) 0 48",
+        "strided": "(10, 2) 0 15", "expanded": "(0, 1) 0 10", "offset": "(5, 1) 1 17",
+    }  # fmt: skip
+    for record in records:
+        if record.kernel != "tells":
+            assert record.stats is not None
+            assert (record.stats.max_abs, record.stats.nonfinite_mismatch) == (0, 0)
+            assert record.stats.ref_max
+
+
 # --- cases by their ids -----------------------------------------------------------------------
 
 
