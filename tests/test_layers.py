@@ -49,7 +49,9 @@ ALLOWED: dict[str, str] = {
 HEAVY = {
     "torch": {
         "tolcal.stats.*", "tolcal.measure.worker", "tolcal.measure.context",
-        "tolcal.measure.device", "tolcal.measure.environment", "tolcal.testing.recording",
+        "tolcal.measure.checks", "tolcal.measure.device", "tolcal.measure.domain",
+        "tolcal.measure.environment", "tolcal.measure.relations", "tolcal.measure.watch",
+        "tolcal.testing.recording",
     },
     "triton": {"tolcal.stats.fused", "tolcal.stats.narrowing", "tolcal.measure.fused"},
     "pandas": {"tolcal.history.*", "tolcal.calibrate.*"},
