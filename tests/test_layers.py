@@ -58,7 +58,7 @@ HEAVY = {
     "pyarrow": {"tolcal.history.*"},
     "numpy": {
         "tolcal.cases.*", "tolcal.stats.batch", "tolcal.stats.order", "tolcal.bounds",
-        "tolcal.history.*", "tolcal.calibrate.*", "tolcal.compare", "tolcal.testing.arrays",
+        "tolcal.history.*", "tolcal.calibrate.*", "tolcal.compare.*", "tolcal.testing.arrays",
         "tolcal.testing.judging", "tolcal.testing.kinds", "tolcal.testing.reference",
     },
     "jinja2": {"tolcal.report.markdown", "tolcal.report.html"},
