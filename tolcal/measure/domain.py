@@ -18,6 +18,10 @@ from tolcal import stats
 from tolcal.model import DTYPES, Case, Op
 
 
+#: Profiles whose values are those of ``default``, which the contract holds inside the domain.
+WITHIN = frozenset({"default", "boundary", "regular", "edges", "large"})
+
+
 class Part(NamedTuple):
     """The output elements of a case outside and inside the domain, flattened."""
 
@@ -28,7 +32,7 @@ class Part(NamedTuple):
 
 def may_leave(op: Op, case: Case, factor: float = 1.0) -> bool:
     """Whether inputs of that case, all times ``factor``, can be outside the domain."""
-    if case.profile != "default":
+    if case.profile not in WITHIN:
         return True
     for spec in op.inputs.values():
         if spec.is_integer:
