@@ -17,7 +17,6 @@ import torch
 from tolcal import stats
 from tolcal.model import DTYPES, Case, Op
 
-
 #: Profiles whose values are those of ``default``, which the contract holds inside the domain.
 WITHIN = frozenset({"default", "boundary", "regular", "edges", "large"})
 
