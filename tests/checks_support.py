@@ -11,9 +11,10 @@ import torch
 from measure_support import run as measured
 from measure_support import write_op
 
+from tolcal import cases
 from tolcal.measure import checks
 from tolcal.measure.context import Context, Poison
-from tolcal.measure.watch import alike, copied
+from tolcal.measure.watch import alike
 from tolcal.model import Case, Checks, InputSpec, Op, Relation
 
 CASE = Case("double", "float32", (("B", 4), ("H", 5)), "default", "contiguous", 7)
@@ -71,7 +72,7 @@ def checked(
             made.inputs["x"] = laid(made.inputs["x"], stride, offset)
         run = function(source, "run")
         with Poison():
-            first = made.launch(run, {"x": copied(made.inputs["x"])}).clone()
+            first = made.launch(run, {"x": cases.copy(made.inputs["x"])}).clone()
         pending = checks.run(made, run, first, interpreted=True)
     return checks.found(pending.names, pending.values.tolist())
 

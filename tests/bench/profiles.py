@@ -18,7 +18,6 @@ import argparse
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from tolcal import bounds, compare, corpus, measure, tolerances
 from tolcal.model import PROFILES, Op, Record, Tolerances
@@ -48,12 +47,10 @@ def measured(
     ops: tuple[Op, ...], profiles: Sequence[str], dtype: str, cases: int, device: str
 ) -> list[Record]:
     """Every record, each case checked."""
-    # Without profiles to choose from there is the default one.
-    choice: Any = {"profiles": tuple(profiles)}
-    known = {k: v for k, v in choice.items() if k in measure.Request.__struct_fields__}
     request = measure.Request(
-        ops=ops, dtypes=(dtype,), device=device, gate=cases, explore=0, checks="all", **known
-    )
+        ops=ops, dtypes=(dtype,), device=device, gate=cases, explore=0, profiles=tuple(profiles),
+        checks="all",
+    )  # fmt: skip
     return [v for v in measure.measure(request, ROOT / "corpus") if isinstance(v, Record)]
 
 

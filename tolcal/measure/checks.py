@@ -21,10 +21,11 @@ from typing import Any, NamedTuple
 import msgspec
 import torch
 
+from tolcal import cases
 from tolcal.measure import configs, relations
 from tolcal.measure.context import Context, Poison
 from tolcal.measure.relations import Distance, Inputs
-from tolcal.measure.watch import Input, Watch, alike, bits, copied, unwritten
+from tolcal.measure.watch import Input, Watch, alike, bits, unwritten
 from tolcal.model import RELATION_MAX, Case, Checks, Relation
 
 Function = Callable[..., torch.Tensor]
@@ -79,7 +80,7 @@ def run(context: Context, function: Function, first: torch.Tensor, interpreted: 
 
         def launch(inputs: Inputs) -> torch.Tensor:
             # A kernel that writes to its inputs must not change the case's own.
-            own = {n: copied(x) if x is context.inputs[n] else x for n, x in inputs.items()}
+            own = {n: cases.copy(x) if x is context.inputs[n] else x for n, x in inputs.items()}
             with Poison():
                 return context.launch(function, own)
 
@@ -135,7 +136,7 @@ def _guarded(
 
 def _plain(context: Context, function: Function) -> torch.Tensor:
     with Poison():
-        return context.launch(function, {n: copied(x) for n, x in context.inputs.items()})
+        return context.launch(function, {n: cases.copy(x) for n, x in context.inputs.items()})
 
 
 def _watched(
@@ -196,7 +197,7 @@ def _rows(
 ) -> torch.Tensor:
     """Some rows in memory of their own: as aligned as the whole, and contiguous if that is."""
     if dim not in shape:
-        return copied(x)
+        return cases.copy(x)
     axis = shape.index(dim)
     moved = alike(x, bits(x).roll(-start, axis).view(x.dtype)).narrow(axis, 0, count)
     return moved.contiguous() if x.is_contiguous() else moved

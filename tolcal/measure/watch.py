@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from tolcal import cases
+
 #: Bytes of a guard zone: several tiles of what a program writes at once.
 GUARD = 2**16
 #: What untouched memory holds: nan with a payload of our own, so that what is read of it shows.
@@ -116,7 +118,7 @@ def alike(x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     What lies around the elements of x lies around these. Where elements of x share memory (an
     expanded dim), the first of ``values`` is that of all.
     """
-    laid = target = copied(x)
+    laid = target = cases.copy(x)
     for dim, stride in enumerate(x.stride()):
         if stride == 0 and x.shape[dim] > 1:
             target, values = target.narrow(dim, 0, 1), values.narrow(dim, 0, 1)
@@ -127,12 +129,6 @@ def alike(x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
 def bits_of(x: torch.Tensor) -> torch.Tensor:
     """The same memory as integers, whatever its strides."""
     return x.view(_INT[x.element_size()])
-
-
-def copied(x: torch.Tensor) -> torch.Tensor:
-    """``x`` in memory of its own, laid out as it is, with what lies around it."""
-    memory = storage(x).clone().view(x.dtype)
-    return memory.as_strided(x.size(), x.stride(), x.storage_offset())
 
 
 class Watch(TorchFunctionMode):
