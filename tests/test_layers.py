@@ -49,14 +49,16 @@ ALLOWED: dict[str, str] = {
 HEAVY = {
     "torch": {
         "tolcal.stats.*", "tolcal.measure.worker", "tolcal.measure.context",
-        "tolcal.measure.device", "tolcal.measure.environment", "tolcal.testing.recording",
+        "tolcal.measure.checks", "tolcal.measure.device", "tolcal.measure.domain",
+        "tolcal.measure.environment", "tolcal.measure.relations", "tolcal.measure.watch",
+        "tolcal.testing.recording",
     },
     "triton": {"tolcal.stats.fused", "tolcal.stats.narrowing", "tolcal.measure.fused"},
     "pandas": {"tolcal.history.*", "tolcal.calibrate.*"},
     "pyarrow": {"tolcal.history.*"},
     "numpy": {
         "tolcal.cases.*", "tolcal.stats.batch", "tolcal.stats.order", "tolcal.bounds",
-        "tolcal.history.*", "tolcal.calibrate.*", "tolcal.compare", "tolcal.testing.arrays",
+        "tolcal.history.*", "tolcal.calibrate.*", "tolcal.compare.*", "tolcal.testing.arrays",
         "tolcal.testing.judging", "tolcal.testing.kinds", "tolcal.testing.reference",
     },
     "jinja2": {"tolcal.report.markdown", "tolcal.report.html"},

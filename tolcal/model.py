@@ -365,12 +365,16 @@ class Outside(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     differing: int | None = None
 
 
+#: Counts of Checks that must be 0.
+CHECK_COUNTS = ("unwritten", "stray", "inputs_changed", "unrepeatable", "batch", "broken")
+
+
 class Checks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What further, watched launches on a case showed. No tolerance: every count must be 0.
 
     The relations are the largest difference of their two sides, in u*(|ref| + sigma) beyond a
-    gap of the output's dtype, finite (at most RELATION_MAX); ``broken`` counts elements beyond
-    what op.toml allows. None: not declared, so not checked.
+    gap of the output's dtype (whole, where op.toml allows none), finite (at most RELATION_MAX);
+    ``broken`` counts elements beyond what op.toml allows. None: not declared, so not checked.
     """
 
     unwritten: int  # output elements that nothing was written to
@@ -391,8 +395,7 @@ class Checks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def failed(self) -> tuple[str, ...]:
         """Names of the counts that are not 0."""
-        names = ("unwritten", "stray", "inputs_changed", "unrepeatable", "batch", "broken")
-        return tuple(name for name in names if getattr(self, name))
+        return tuple(name for name in CHECK_COUNTS if getattr(self, name))
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -911,8 +914,9 @@ class Baseline(msgspec.Struct, frozen=True):
 
 
 FindingKind = Literal[
-    "regression", "false_positive", "drift", "caught", "escaped", "crashed", "uncalibrated"
-]
+    "regression", "false_positive", "drift", "caught", "escaped", "crashed", "uncalibrated",
+    "check_failed", "out_of_domain",
+]  # fmt: skip
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -937,6 +941,8 @@ class Finding(msgspec.Struct, frozen=True):
     fault: str = ""  # of a buggy kernel: what is wrong with it
     path: str = ""  # of the kernel's file, from the repository's root; "" if it is not known
     line: int = 1
+    #: which checks without a tolerance fail and where, as words; "": none, or they were not made
+    checks: str = ""
 
 
 class Verdict(msgspec.Struct, frozen=True):

@@ -89,7 +89,11 @@ def check_body(body: Body) -> None:
     require((body.status == "ok") == (stats is not None), "statistics belong to status ok")
     if stats is not None:
         check_stats(stats)
-    for part in (body.outside, body.checks):
+    check_parts(body.outside, body.checks)
+
+
+def check_parts(*parts: Outside | Checks | None) -> None:
+    for part in parts:
         for name, value in msgspec.structs.asdict(part).items() if part is not None else ():
             if isinstance(value, float):
                 require(value >= 0 and _is_float32(value), f"{name} is no float32 number >= 0")

@@ -25,7 +25,7 @@ from tolcal.calibrate.evaluate import (
 )
 from tolcal.calibrate.intervals import ByRun
 from tolcal.calibrate.known import baseline
-from tolcal.calibrate.rows import By, controls_of, grouped, judged_rows
+from tolcal.calibrate.rows import By, controls_of, grouped, judged_rows, judged_some
 from tolcal.model import BUDGET, MIN_ROWS, MIN_RUNS, Cell, InSample, Proposal, Tolerances
 
 __all__ = ["By", "Rule", "baseline", "calibrate", "judged_rows", "locked"]
@@ -71,7 +71,7 @@ def calibrate(
     # In an order of their own: what is drawn by their numbers must not depend on how they came.
     runs = frame["run_id"].astype("category").cat
     frame = frame.assign(run_id=runs.reorder_categories(sorted(runs.categories)))
-    good = frame[(frame["status"] == "ok") & (frame["roundoff"] > 0)]
+    good = frame[judged_some(frame) & (frame["roundoff"] > 0)]
     fresh, aged = lifecycle.current(good[good["role"] == "control"], min_rows, min_runs)
     controls = controls_of(fresh)
     # A pull request's word is no evidence of recall either.

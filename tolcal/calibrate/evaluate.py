@@ -12,7 +12,7 @@ import pandas as pd
 from tolcal import bounds
 from tolcal.calibrate import fit, summarised
 from tolcal.calibrate.intervals import ByRun
-from tolcal.calibrate.rows import Control, controls_of, judged_rows, texts
+from tolcal.calibrate.rows import Control, controls_of, judged_rows, judged_some, texts
 from tolcal.history.frames import LINE
 from tolcal.model import (
     BuggyRecall,
@@ -303,7 +303,7 @@ def locked(
     ``frame`` holds those runs; explore rows count, as everywhere in held-out figures. ``subtle``
     names the buggy kernels whose recall is told apart.
     """
-    good = frame[(frame["status"] == "ok") & (frame["case_set"] == "explore")]
+    good = frame[judged_some(frame) & (frame["case_set"] == "explore")]
     tolerances = proposal.tolerances()
     papers = {(c.op, c.dtype): c.paper_atol for c in proposal.cells if c.paper_atol is not None}
     ours: Alarms = {}

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pandas as pd
 
 from tolcal import bounds
 from tolcal.calibrate import summarised
 from tolcal.calibrate.rows import judged_rows
 from tolcal.history.frames import RECORD
-from tolcal.model import Baseline, Tolerances
+from tolcal.model import CHECK_COUNTS, Baseline, Tolerances
 
 #: Rows of a kernel and dtype that make its source a known one.
 KNOWN_ROWS = 100
@@ -23,16 +26,19 @@ def baseline(frame: pd.DataFrame, approved: Tolerances) -> Baseline:
     """
     trusted = frame[(frame["origin"] != "pull_request") & (frame["kernel_hash"] != "")]
     trusted = trusted[trusted["status"] != "skipped"]
+    some = trusted[trusted["count"] != 0]  # of the others nothing was inside the domain
     sources: dict[tuple[str, str], set[tuple[str, str, str]]] = {}
     environments: dict[str, set[str]] = {}
     keys = ["kernel", "dtype", "op", "environment", "kernel_hash", "reference_hash", "op_hash"]
-    for key, rows in trusted.groupby(keys, observed=True, sort=False):
+    for key, rows in some.groupby(keys, observed=True, sort=False):
         kernel, dtype, op, environment, *hashes = map(str, key)
         environments.setdefault(kernel, set()).add(environment)
         if summarised.number(rows) < KNOWN_ROWS or not (rows["status"] == "ok").all():
             continue
         tolerance = approved.get((op, dtype))
         control = rows["role"].iloc[0] == "control"
+        if control and _failed_checks(rows).any():
+            continue
         if control and tolerance and bounds.exceeds(judged_rows(rows), tolerance).any():
             continue
         sources.setdefault((kernel, dtype), set()).add((hashes[0], hashes[1], hashes[2]))
@@ -46,7 +52,7 @@ def baseline(frame: pd.DataFrame, approved: Tolerances) -> Baseline:
 def _caught(
     trusted: pd.DataFrame, approved: Tolerances
 ) -> dict[tuple[str, str], frozenset[tuple[str, str]]]:
-    """Gate cases that caught a buggy kernel, by the approved tolerances."""
+    """Gate cases that caught a buggy kernel: by the approved tolerances, or without one."""
     gate = trusted[
         (trusted["role"] == "buggy") & (trusted["case_set"] == "gate") & (trusted["status"] == "ok")
         & (summarised.kinds(trusted) == RECORD)  # a line is of no case
@@ -55,9 +61,24 @@ def _caught(
     for key, rows in gate.groupby(["kernel", "dtype", "op"], observed=True, sort=False):
         kernel, dtype, op = map(str, key)
         tolerance = approved.get((op, dtype))
+        caught = _failed_checks(rows) | (_numbers(rows, "outside_differing") > 0)
         if tolerance is not None:
-            flagged = rows[bounds.exceeds(judged_rows(rows), tolerance)]
+            caught |= bounds.exceeds(judged_rows(rows), tolerance)
+        if caught.any():
+            flagged = rows[caught]
             cases = zip(flagged["device_class"].astype(str), flagged["case_id"].astype(str),
                         strict=True)  # fmt: skip
             found[kernel, dtype] = found.get((kernel, dtype), frozenset()) | frozenset(cases)
     return found
+
+
+def _failed_checks(rows: pd.DataFrame) -> bounds.Bools:
+    """Which rows failed a check that needs no tolerance; those not checked did not."""
+    failed: bounds.Bools = np.zeros(len(rows), bool)
+    for name in CHECK_COUNTS:
+        failed |= _numbers(rows, f"check_{name}") > 0
+    return failed
+
+
+def _numbers(rows: pd.DataFrame, name: str) -> Any:
+    return rows[name].fillna(0).to_numpy(np.float64) if name in rows else np.zeros(len(rows))

@@ -138,6 +138,11 @@ def texts(column: pd.Series[Any]) -> Any:
     return column.cat.categories.take(used).astype(str).to_numpy(object)[places]
 
 
+def judged_some(frame: pd.DataFrame) -> pd.Series[bool]:
+    """Which rows of a history ran, and had an element inside the domain to judge."""
+    return (frame["status"] == "ok") & (frame["count"] != 0)
+
+
 def judged_rows(rows: pd.DataFrame, device: Any = None) -> bounds.Rows:
     """The columns that judging needs; a row without envelopes (imported) never exceeds.
 

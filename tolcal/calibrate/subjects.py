@@ -18,6 +18,7 @@ from tolcal.calibrate.rows import (
     controls_of,
     grouped,
     judged_rows,
+    judged_some,
     texts,
     trusted_rows,
 )
@@ -178,7 +179,7 @@ def _rows(members: Sequence[Control], masks: Sequence[Bools]) -> pd.DataFrame:
 
 
 def _good(frame: pd.DataFrame) -> pd.DataFrame:
-    return frame[(frame["status"] == "ok") & (frame["roundoff"] > 0)]
+    return frame[judged_some(frame) & (frame["roundoff"] > 0)]
 
 
 def _places(frame: pd.DataFrame) -> dict[str, int]:

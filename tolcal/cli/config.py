@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -20,6 +20,9 @@ class Cases(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     explore: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 24
 
 
+Checks = Literal["gate", "all", "none"]
+
+
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     corpus: str = "corpus"
     tolerances: str = "tolerances.toml"
@@ -28,6 +31,7 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     timeout: Annotated[float, msgspec.Meta(gt=0, le=1e9)] = 120.0
     profile: tuple[str, ...] | str = ()
     triton_cache: str = ""
+    checks: Checks = "gate"  # which cases are checked without a tolerance, too
     cases: Cases = Cases()
     budget: Budget = BUDGET  # share of runs that may be red for noise
     test_ops: tuple[str, ...] = ()  # ops that only tests know: see `project`
@@ -43,6 +47,7 @@ class Config(msgspec.Struct, frozen=True):
     timeout: float
     profiles: tuple[str, ...]  # empty: each op's own
     triton_cache: Path | None  # None: Triton's own
+    checks: Checks
     cases: Cases
     budget: float
 
@@ -71,6 +76,7 @@ def load(args: argparse.Namespace) -> Config:
         timeout=getattr(args, "timeout", None) or table.timeout,
         profiles=_names(getattr(args, "profile", None) or table.profile),
         triton_cache=path("triton_cache", table.triton_cache) if cache else None,
+        checks=getattr(args, "checks", None) or table.checks,
         cases=cases,
         budget=getattr(args, "budget", None) or table.budget,
     )

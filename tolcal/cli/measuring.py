@@ -7,6 +7,8 @@ import importlib.util
 from collections import Counter
 from pathlib import Path
 
+import msgspec
+
 from tolcal import cases, corpus, files, history, measure, review, tolerances
 from tolcal.cli import config, output, packages, planning
 from tolcal.cli.recording import measure_into, say
@@ -52,6 +54,7 @@ def _request(
         timeout=settings.timeout,
         workers=args.workers,
         limits=limits(ops, tolerances.read(settings.tolerances)),
+        checks=settings.checks,
         shard=shard,
         engine=args.engine,
         variables=_variables(settings),
@@ -105,6 +108,12 @@ def run(args: argparse.Namespace) -> int:
              f"tolcal replay {record.id}")  # fmt: skip
     if len(over) > 5:
         say(f"... and {len(over) - 5} more")
+    broken = [r for r in records if r.role == "control" and r.checks and r.checks.failed]
+    for record in broken[:5]:
+        say(f"fails a check: {record.id} {record.case.dtype} {record.case.dims_text}: "
+            f"{' '.join(_failed_counts(record))}; tolcal replay {record.id}")  # fmt: skip
+    if len(broken) > 5:
+        say(f"... and {len(broken) - 5} more")
     failed = [r for r in records if r.status in ("crashed", "timeout")]
     for record in failed[:5]:
         say(f"{record.status}: {record.id} {record.case.dtype} {record.case.dims_text}: "
@@ -112,6 +121,12 @@ def run(args: argparse.Namespace) -> int:
     if len(failed) > 5:
         say(f"... and {len(failed) - 5} more")
     return 1 if failed else 0
+
+
+def _failed_counts(record: Record) -> list[str]:
+    """``unwritten=4``, for each check that fails."""
+    checks = record.checks
+    return [f"{name}={getattr(checks, name)}" for name in (checks.failed if checks else ())]
 
 
 def ci(args: argparse.Namespace) -> int:
@@ -263,6 +278,7 @@ def _show_judged(new: Record, tolerance: Tolerance | None) -> None:
         return
     print(f"  largest residual {new.stats.residual_max:.6g}, max_abs {new.stats.max_abs:.6g}, "
           f"max_ulp {new.stats.max_ulp}, input hash {new.input_hash}")  # fmt: skip
+    _show_parts(new)
     if tolerance is None:
         print("  no approved tolerance to judge it by")
         return
@@ -278,6 +294,21 @@ def _show_judged(new: Record, tolerance: Tolerance | None) -> None:
               "elements over")  # fmt: skip
     else:
         print(f"  passes its tolerance, of which it uses {100 * used:.1f} %")
+
+
+def _show_parts(new: Record) -> None:
+    """What was found without a tolerance."""
+    if new.outside is not None:
+        o = new.outside
+        kinds = f"{o.mismatch} of another kind than the reference's"
+        control = "" if o.differing is None else f", {o.differing} than the control's"
+        print(f"  outside the domain: {plural(o.count, 'element')}, {kinds}{control}")
+    if new.checks is None:
+        return
+    values = {k: v for k, v in msgspec.structs.asdict(new.checks).items() if v is not None}
+    said = ", ".join(f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}"
+                     for k, v in values.items())  # fmt: skip
+    print(f"  {'FAILS checks' if new.checks.failed else 'passes its checks'}: {said}")
 
 
 def _compare_recorded(new: Record, recorded: list[Record]) -> bool:
@@ -301,6 +332,10 @@ def _compare_recorded(new: Record, recorded: list[Record]) -> bool:
         for field in ErrorStats.__struct_fields__
         if field != "num_exceeding" and _field(old, field) != _field(new, field)
     ]
+    for part in ("outside", "checks"):
+        was, now = getattr(old, part), getattr(new, part)
+        if was is not None and was != now:  # a replay checks what a run need not have checked
+            differing.append(part)
     if old.status != new.status:
         print(f"  recorded status: {old.status} {one_line(old.reason, 400)}")
     if not differing and old.status == new.status:
@@ -312,5 +347,7 @@ def _compare_recorded(new: Record, recorded: list[Record]) -> bool:
 
 
 def _field(record: Record, name: str) -> str:
+    if name in ("outside", "checks"):
+        return str(getattr(record, name))
     value = None if record.stats is None else getattr(record.stats, name)
     return " ".join(map(repr, value)) if isinstance(value, tuple) else repr(value)

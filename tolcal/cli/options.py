@@ -58,6 +58,9 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--profile", action="append", metavar="P",
                         help="input profile, or several with commas between them; may be repeated; "
                         f"all, or of {', '.join(PROFILES)} (default: each op's own)")  # fmt: skip
+    parser.add_argument("--checks", choices=("gate", "all", "none"),
+                        help="which cases are checked without a tolerance, too: the gate cases "
+                        "(default), all, or none")  # fmt: skip
     parser.add_argument("--workers", type=count, default=0, metavar="N",
                         help="worker processes (default: as many as suit the machine)")  # fmt: skip
     parser.add_argument("--tolerances", metavar="F", help="the approved tolerances")

@@ -238,7 +238,8 @@ def _check_oracle(spec: OpToml, bad: Bad) -> None:
 
 def digest_of(spec: OpToml) -> str:
     """Over what changes a control's numbers: not the summary, known-wrong kernels with what tables
-    they have, hand-picked values, or which cases are measured and what is checked on them.
+    they have, hand-picked values, or which cases are measured and what is checked on them. Nor the
+    domain: beyond the ranges that are in the hash it says only which elements are judged.
     """
     kernels = {name: table for name, table in spec.kernels.items() if name not in spec.buggy}
     inputs = {name: _Drawn(t.shape, t.low, t.high) for name, t in spec.inputs.items()}
@@ -246,12 +247,12 @@ def digest_of(spec: OpToml) -> str:
     contract: tuple[object, ...] = (spec.dims, inputs, output, spec.compute_dtype, kernels)
     # Beside them what an op need not say, so that one which does not keeps its hash.
     more = {
-        name: (t.domain, t.dtype, t.below, t.steady)
+        name: (t.dtype, t.below, t.steady)
         for name, t in spec.inputs.items()
-        if (t.domain, t.dtype, t.below, t.steady) != (None, None, None, False)
+        if (t.dtype, t.below, t.steady) != (None, None, False)
     }
-    if more or spec.output.dtype or spec.nonfinite:
-        contract += (more, spec.output.dtype, spec.nonfinite)
+    if more or spec.output.dtype:
+        contract += (more, spec.output.dtype)
     return hashlib.sha256(msgspec.json.encode(contract, order="deterministic")).hexdigest()[:16]
 
 

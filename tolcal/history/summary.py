@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tolcal.history import lines
 from tolcal.history.columns import TUPLES
@@ -21,7 +22,7 @@ _CASE = ("run_id", "kernel", "dtype", "case_set", "op", "dims", "profile", "layo
 _ENVELOPE, _ENVELOPE_ABS = TUPLES["envelope"], TUPLES["envelope_abs"]
 #: The columns of records that a summary is made from.
 NEEDED = (
-    *lines.IDENTITY, "seed", "dims", "profile", "layout", "num_exceeding", "max_abs",
+    *lines.IDENTITY, "seed", "dims", "profile", "layout", "count", "num_exceeding", "max_abs",
     "scaled_max", "scaled_max_abs", "bias", "bias_count", "nonfinite_mismatch", "ref_rms",
     "same_as_control", *_ENVELOPE, *_ENVELOPE_ABS, *TUPLES["scale_quantiles"],
     *TUPLES["scale_abs_quantiles"],
@@ -45,7 +46,7 @@ def of_table(table: pa.Table, *, cutoffs: Mapping[tuple[str, str], int] | None =
         table: with the columns ``NEEDED`` of ``columns.SCHEMA`` at least.
         cutoffs: (kernel, dtype) -> highest ``pick`` of the records to sample; all by default.
     """
-    table = table.select(list(NEEDED)).unify_dictionaries().combine_chunks()
+    table = _without_empty(table.select(list(NEEDED))).unify_dictionaries().combine_chunks()
     hashes = row_hashes(table, _CASE, "seed")
     if has_repeats(hashes):
         first = first_of_each(np.unique(hashes, return_inverse=True)[1])
@@ -53,6 +54,20 @@ def of_table(table: pa.Table, *, cutoffs: Mapping[tuple[str, str], int] | None =
     if not table.num_rows:
         return lines.empty()
     return _Reduction(table, hashes).lines(cutoffs or {})
+
+
+def _without_empty(table: pa.Table) -> pa.Table:
+    """Records that judged no element (all lay outside the domain) as skipped ones.
+
+    They still count as records of their run, and no row of a fit comes of them.
+    """
+    empty = pc.and_(pc.equal(table["count"], 0), lines.equals(table, "status", "ok"))
+    if not pc.any(empty).as_py():
+        return table
+    place = table.schema.get_field_index("status")
+    status = pc.if_else(empty, "skipped", pc.cast(table["status"], pa.string()))
+    field = table.schema.field(place)
+    return table.set_column(place, field, pc.dictionary_encode(status).cast(field.type))
 
 
 class _Reduction:

@@ -131,10 +131,10 @@ def survey(request: Request) -> tuple[list[Planned], Environment, str]:
 
 
 def replay(request: Request, case: Case, corpus: Path) -> Generator[Run | Record, None, None]:
-    """Runs the kernels of ``request`` on one case."""
+    """Runs the kernels of ``request`` on one case, and checks them on it."""
     (op,) = request.ops
     limit = request.limits.get((op.name, case.dtype))
-    unit = wire.Unit(op, case.dtype, op.kernels, (case,), limit)
+    unit = wire.Unit(op, case.dtype, op.kernels, (case,), limit, checked=1)
     yield from _execute(request, [0], [Planned(0, 0, unit)], corpus, lambda _: None, None)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from types import ModuleType
 from typing import Any
 
@@ -11,7 +12,9 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from tolcal import cases, stats
-from tolcal.model import Case, Kernel, Op, TolcalError
+from tolcal.measure import domain
+from tolcal.measure.watch import EMPTY
+from tolcal.model import DTYPES, Case, Kernel, Op, TolcalError
 
 #: How near a reference called twice must come to itself: a GPU may add in another order, but what
 #: it does to sigma is magnified by 2^26.
@@ -21,16 +24,6 @@ SAME = 2.0**-36
 class Poison(TorchFunctionMode):
     """Fills fresh uninitialised tensors with NaN, so that an element left unwritten shows."""
 
-    allocators = frozenset(
-        {
-            torch.empty,
-            torch.empty_like,
-            torch.empty_strided,
-            torch.Tensor.new_empty,
-            torch.Tensor.new_empty_strided,
-        }
-    )
-
     def __torch_function__(
         self,
         func: Callable[..., Any],
@@ -39,7 +32,7 @@ class Poison(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        if func in self.allocators and result.is_floating_point():
+        if func in EMPTY and result.is_floating_point():
             result.fill_(torch.nan)
         return result
 
@@ -56,6 +49,7 @@ class Context:
         again: bool = False,
     ) -> None:
         self.op, self.case, self.device = op, case, device
+        self.reference = reference
         self.inputs, wide, self.hash_sums = self.drawn()
         versions = {name: x._version for name, x in wide.items()}
         self.ref = reference(**wide)
@@ -83,14 +77,11 @@ class Context:
                 f"{case.dims_text}, so sensitivities can't be taken from it; make it a function of "
                 "its inputs alone"
             )
-        # An integer (a label, an index) has no rounding error: it stays as it is.
-        fixed = {name: wide.pop(name) for name, spec in op.inputs.items() if spec.is_integer}
-        moving = functools.partial(reference, **fixed)
-        if device.type != "cpu":
-            self.sigma = _device().sensitivity(moving, wide, self.ref)
-        else:
-            signs = cases.sign_words(op, case, device)
-            self.sigma = stats.sensitivity(moving, wide, self.ref, signs)
+        self.sigma = self._sensitivity(wide, self.ref)
+        #: None: every output element depends on inputs inside the domain alone
+        self.part: domain.Part | None = None
+        if domain.may_leave(op, case):
+            self.part = domain.part(domain.depends(op, reference, wide))
         self.outputs: dict[str, torch.Tensor] = {}
         self._input_hash = ""
 
@@ -110,6 +101,49 @@ class Context:
         return second.shape == self.ref.shape and torch.allclose(
             second, self.ref, rtol=SAME, atol=SAME * largest, equal_nan=True
         )
+
+    def _sensitivity(self, wide: Mapping[str, torch.Tensor], ref: torch.Tensor) -> torch.Tensor:
+        # An integer (a label, an index) has no rounding error: it stays as it is.
+        fixed = {name: wide[name] for name, spec in self.op.inputs.items() if spec.is_integer}
+        moving = functools.partial(self.reference, **fixed)
+        rest = {name: x for name, x in wide.items() if name not in fixed}
+        if self.device.type != "cpu":
+            sigma: torch.Tensor = _device().sensitivity(moving, rest, ref)
+            return sigma
+        signs = cases.sign_words(self.op, self.case, self.device)
+        return stats.sensitivity(moving, rest, ref, signs)
+
+    def wide_of(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Inputs as the reference gets them."""
+        return {name: cases.widened(x) for name, x in inputs.items()}
+
+    def evaluated(self, inputs: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Reference and sigma of other inputs of the same shapes."""
+        wide = self.wide_of(inputs)
+        ref = self.reference(**wide)
+        return ref, self._sensitivity(wide, ref)
+
+    @property
+    def roundoff(self) -> float:
+        """u of the op's compute dtype."""
+        return DTYPES[self.op.compute_dtype].roundoff
+
+    @cached_property
+    def scale(self) -> torch.Tensor:
+        """|ref| + sigma, 0 where the reference is not finite."""
+        size = self.ref.abs() + self.sigma
+        return torch.where(torch.isfinite(size), size, 0.0)
+
+    @cached_property
+    def gap(self) -> torch.Tensor:
+        """`gap_at` the reference."""
+        return self.gap_at(self.ref)
+
+    def gap_at(self, ref: torch.Tensor) -> torch.Tensor:
+        """The output dtype's gap at these values, 0 where they are not finite."""
+        dtype = DTYPES[self.op.output_dtype or self.case.dtype]
+        finite = torch.isfinite(ref)
+        return torch.where(finite, stats.gap(torch.where(finite, ref, 0.0), dtype), 0.0)
 
     def input_hash(self) -> str:
         """`cases.input_hash` of the inputs; the first call waits for the device."""
@@ -155,9 +189,19 @@ class Context:
             raise ValueError(f"run() returned a tensor on {out.device}, {self.device} expected")
         return out
 
+    def judged(self, out: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Output, reference and sigma of the elements inside the domain."""
+        if self.part is None:
+            return out, self.ref, self.sigma
+        inside = self.part.inside
+        flat = (x.reshape(-1)[inside] for x in (out, self.ref, self.sigma))
+        return tuple(flat)  # type: ignore[return-value]
+
     def differs(self, kernel: Kernel, other: Kernel) -> torch.Tensor:
-        """[1]: whether their outputs differ in any value; nan is like nan."""
+        """[1]: whether their outputs differ in any value inside the domain; nan is like nan."""
         ours, theirs = self.outputs[kernel.name], self.outputs[other.name]
+        if self.part is not None:
+            ours, theirs = (x.reshape(-1)[self.part.inside] for x in (ours, theirs))
         if self.device.type != "cpu":
             differing: torch.Tensor = _device().differ(ours, theirs)
             return differing

@@ -16,7 +16,7 @@ from tolcal.measure.ledger import REASON_LIMIT, Key, Ledger, Outcomes
 from tolcal.measure.process import Process
 from tolcal.measure.units import Planned, Request
 from tolcal.model import Environment, Status, TolcalError
-from tolcal.sound import check_stats
+from tolcal.sound import check_parts, check_stats
 
 #: So many workers lost in a row without a culprit end the run.
 IDLE_LOSSES = 3
@@ -349,6 +349,7 @@ def _is_sound(message: wire.Measured) -> bool:
     try:
         if message.stats is not None:
             check_stats(message.stats)
+        check_parts(message.outside, message.checks)
     except msgspec.ValidationError:
         return False
     printable = message.reason.isprintable() and len(message.reason) <= REASON_LIMIT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -19,6 +19,9 @@ SWITCHES = ("TRITON_F32_DEFAULT", "TRITON_DEFAULT_FP_FUSION", "NVIDIA_TF32_OVERR
 
 
 Engine = Literal["local", "ray"]
+#: Which cases are checked beside being measured.
+Checked = Literal["gate", "all", "none"]
+CHECKED: tuple[Checked, ...] = get_args(Checked)
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -38,6 +41,7 @@ class Request(msgspec.Struct, frozen=True):
     kernel_timeout: float | None = None  # seconds a kernel in a unit; None: ten cases' worth
     variables: Mapping[str, str] = {}  # of the workers' environment, beside our own
     engine: Engine = "local"
+    checks: Checked = "gate"
     shard: tuple[int, int] | None = None  # (i, n): only the i-th of n parts, from 1
     profiles: tuple[str, ...] = ()  # input profiles; empty: each op's own
 
@@ -104,7 +108,7 @@ def plan(request: Request, seeds: list[int]) -> list[Planned]:
                     for at in range(0, len(whole), CHUNK):
                         unit = wire.Unit(op, dtype, kernels, whole[at : at + CHUNK], limit)
                         planned.append(Planned(index, max(0, gate - at), unit))
-    planned = [p for p in planned if p.size]
+    planned = [_checked(p, request.checks) for p in planned if p.size]
     if request.shard is None:
         return planned
     part, parts = request.shard
@@ -125,6 +129,13 @@ def _cases(
         gate |= {c.id: c for c in op.pinned if c.dtype == dtype}
     fresh = [c for n in asked for c in drawn(seed, n.explore, n.profile)]
     return len(gate), (*gate.values(), *fresh)
+
+
+def _checked(planned: Planned, which: Checked) -> Planned:
+    """The same, its unit told which cases to check: the first so many."""
+    unit = planned.unit
+    count = {"gate": min(planned.gate, len(unit.cases)), "all": len(unit.cases), "none": 0}[which]
+    return msgspec.structs.replace(planned, unit=msgspec.structs.replace(unit, checked=count))
 
 
 def share(sizes: Sequence[int], parts: int) -> list[list[int]]:

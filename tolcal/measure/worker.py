@@ -24,7 +24,7 @@ if __name__ == "__main__" and sys.argv[3] == "cpu":
 import torch
 
 from tolcal import cases, stats
-from tolcal.measure import environment
+from tolcal.measure import checks, configs, domain, environment
 from tolcal.measure.context import Context
 from tolcal.measure.large import LargeContext, TooLargeError
 from tolcal.measure.wire import (
@@ -39,7 +39,7 @@ from tolcal.measure.wire import (
     read_frame,
     write_frame,
 )
-from tolcal.model import DTYPES, Case, Kernel, Op, Status, TolcalError, one_line
+from tolcal.model import DTYPES, Case, Kernel, Op, Outside, Status, TolcalError, one_line
 
 #: Interpreted Triton does not round these: its casts truncate, its arithmetic is on the bits.
 INTERPRETER_LACKS = frozenset({"bfloat16", "float8_e4m3fn", "float8_e5m2"})
@@ -81,7 +81,9 @@ def load(path: str, attribute: str) -> Callable[..., torch.Tensor]:
 
 def describe_error(error: BaseException) -> str:
     """One printable line."""
-    if isinstance(error, SystemExit):
+    if isinstance(error, checks.FailedCheckError):
+        text = f"in check {error.check}: {describe_error(error.error)}"
+    elif isinstance(error, SystemExit):
         text = f"SystemExit: {error.code}"
     elif isinstance(error, TooLargeError):
         text = str(error)
@@ -97,6 +99,15 @@ class Open(NamedTuple):
     kernel: str
     hash_sums: torch.Tensor  # of the inputs; not the case itself, whose tensors may be large
     differs: torch.Tensor | None
+    outside: int = 0  # output elements outside the domain
+    kinds: torch.Tensor | None = None  # of these, as `domain.kinds_outside` gives them
+    checked: checks.Pending | None = None
+
+    def marks(self) -> list[torch.Tensor]:
+        """What has to come from the device, as int64."""
+        checked = None if self.checked is None else self.checked.values
+        known = (self.hash_sums, self.differs, self.kinds, checked)
+        return [mark.to(torch.int64) for mark in known if mark is not None]
 
 
 class Worker:
@@ -117,7 +128,9 @@ class Worker:
         """``run`` of a kernel, or why its file can't be loaded."""
         if kernel.path not in self.loaded:
             try:
-                self.loaded[kernel.path] = load(kernel.path, "run")
+                function = self.loaded[kernel.path] = load(kernel.path, "run")
+                if self.interpreter:
+                    configs.settle(function)
             except (Exception, SystemExit) as error:
                 self.loaded[kernel.path] = f"at import: {describe_error(error)}"
         return self.loaded[kernel.path]
@@ -156,9 +169,7 @@ class Worker:
         begun = time.monotonic()
         try:
             measured = self.batch.results()
-            marks = torch.cat(
-                [mark for o in self.open for mark in (o.hash_sums, o.differs) if mark is not None]
-            ).tolist()
+            marks = torch.cat([mark for o in self.open for mark in o.marks()]).tolist()
         except RuntimeError:
             self.leave_if_poisoned()
             raise
@@ -166,7 +177,15 @@ class Worker:
         for o, found in zip(self.open, measured, strict=True):
             sums = [next(values) for _ in range(o.hash_sums.numel())]
             same = None if o.differs is None else not next(values)
-            self.send(Measured(o.case, o.kernel, "ok", "", cases.input_hash(sums), found, same))
+            outside = checked = None
+            if o.kinds is not None:
+                mismatch, differing = next(values), next(values)
+                outside = Outside(o.outside, mismatch, differing if differing >= 0 else None)
+            if o.checked is not None:
+                names = o.checked.names
+                checked = checks.found(names, [next(values) for _ in names])
+            whole = cases.input_hash(sums)
+            self.send(Measured(o.case, o.kernel, "ok", "", whole, found, same, outside, checked))
         self.open = []
         # A batch gets the time of one case, so what takes long is waited for more often.
         quick = time.monotonic() - begun < QUICK_SECONDS
@@ -231,6 +250,11 @@ class Worker:
                 continue
             try:
                 out = context.run(kernel, function)
+                checked = None
+                if index < unit.checked and case.profile != "large":
+                    # Its own copy: a kernel may give the same memory again.
+                    out = context.outputs[kernel.name] = out.clone()
+                    checked = checks.run(context, function, out, self.interpreter)
                 if self.careful and self.device.type == "cuda":
                     torch.cuda.synchronize()  # a fault surfaces here, while its kernel is known
                 if os.getpid() != self.pid:
@@ -247,8 +271,13 @@ class Worker:
                 self.leave_if_poisoned()
                 continue
             differs = self.differs(unit, kernel, context)
-            self.batch.add(out, context.ref, context.sigma, roundoff, unit.limit)
-            self.open.append(Open(index, kernel.name, context.hash_sums, differs))
+            self.batch.add(*context.judged(out), roundoff, unit.limit)
+            opened = Open(index, kernel.name, context.hash_sums, differs, checked=checked)
+            if context.part is not None:
+                control = None if differs is None else context.outputs[str(kernel.corrupts)]
+                kinds = domain.kinds_outside(context.part, out, context.ref, control)
+                opened = opened._replace(outside=context.part.outside.numel(), kinds=kinds)
+            self.open.append(opened)
             if self.careful or len(self.open) >= self.most:
                 self.flush()
 

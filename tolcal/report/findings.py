@@ -22,6 +22,11 @@ KINDS: dict[FindingKind, tuple[str, str]] = {
         "A kernel that is known to be wrong is flagged in no case.",
     ),
     "crashed": ("Crashed or hung", "A kernel raised, hung or faulted the device."),
+    "check_failed": (
+        "Failed check",
+        "An unchanged control fails a check that needs no tolerance: it leaves elements unwritten, "
+        "writes elsewhere, does not repeat itself, or breaks a relation.",
+    ),
     "drift": (
         "Drift",
         "An unchanged control exceeds its tolerance in an environment that the tolerance was not "
@@ -30,6 +35,11 @@ KINDS: dict[FindingKind, tuple[str, str]] = {
     "false_positive": (
         "False positive",
         "An unchanged control exceeds its tolerance in a known environment: it is too tight.",
+    ),
+    "out_of_domain": (
+        "Outside the domain",
+        "A control's values that depend on inputs outside its domain are not finite where the "
+        "reference's are, or the other way round: shown, never failed.",
     ),
 }
 _LEVELS: tuple[Level, ...] = ("error", "warning", "note")
@@ -42,10 +52,10 @@ def amiss(verdict: Verdict | None) -> list[Finding]:
 
 
 def level(finding: Finding) -> Level:
-    """``error`` blocks; ``warning`` is to be looked at; an escape that is no news is a ``note``."""
+    """``error`` blocks; ``warning`` is to be looked at; what is no news is a ``note``."""
     if finding.blocks:
         return "error"
-    return "note" if finding.kind == "escaped" else "warning"
+    return "note" if finding.kind in ("escaped", "out_of_domain") else "warning"
 
 
 def title(finding: Finding) -> str:
@@ -58,10 +68,11 @@ def sentence(finding: Finding) -> str:
     """What is the matter and how to see it again, as one printable line."""
     f = finding
     what = [f"{f.exceeding} of {plural(f.cases, 'case')}"]
-    if f.kind in ("regression", "drift", "false_positive"):
+    if f.kind in ("regression", "drift", "false_positive", "check_failed"):
         if text.excess(f.over):
             what.append(text.excess(f.over))
-        what.append(f"largest residual {text.residual(f)}")
+        if text.residual(f) != "-":
+            what.append(f"largest residual {text.residual(f)}")
         what.append(f"worst at {one_line(f.worst_dims, 120)}")
     said = ", ".join(what)
     if f.fault:

@@ -97,6 +97,7 @@ def _values(document: Document) -> dict[str, Any]:
     escaped = found("escaped")
     calibrated = [c for c in cells if c.allowed_proposed is not None]
     unjudged = found("uncalibrated")
+    beyond = found("out_of_domain")
     why = text.not_judged(verdict)
     lead, rest = text.lead_and_rest(proposal, verdict, pull)
     approve = text.to_approve(proposal)
@@ -105,6 +106,7 @@ def _values(document: Document) -> dict[str, Any]:
         "escaped": [f for f in escaped if f.blocks],
         "new_escapes": text.by_importance(text.new_escapes(verdict)),
         "crashed": found("crashed"),
+        "failed_checks": found("check_failed"),
         "drift": found("drift"),
         "approve": approve,
         "newly": [f for f in caught if f.newly],
@@ -116,7 +118,7 @@ def _values(document: Document) -> dict[str, Any]:
         "tighten": [c for c in approve if c.state == "tighten"],
         "new": [c for c in approve if c.state == "new"],
         "approvable": text.approvable(proposal),
-        "counts": _counts(cells, len(unjudged)),
+        "counts": _counts(cells, len(unjudged), len(beyond)),
         "pull": pull,
         "report": text.link(pull.report_url) if pull else "",
         "name": pull.name if pull else "",
@@ -140,6 +142,7 @@ def _values(document: Document) -> dict[str, Any]:
         "caught": caught,
         "uncalibrated": [c for c in cells if c.state == "uncalibrated"],
         "unjudged": unjudged,
+        "beyond": beyond,
         "proposed": {(c.op, c.dtype): c for c in cells} if text.approvable(proposal) else {},
         "median": _median([c.tightening for c in calibrated]),
         "median_paper": _median(
@@ -152,7 +155,7 @@ def _values(document: Document) -> dict[str, Any]:
     }
 
 
-def _counts(cells: list[CellProposal], unjudged: int) -> str:
+def _counts(cells: list[CellProposal], unjudged: int, beyond: int) -> str:
     """Cells that nothing is to be decided of, each in one count, and kernels without a bound."""
     states = [
         "for comparison alone" if c.tolerance is None and c.state != "uncalibrated" else c.state
@@ -168,6 +171,8 @@ def _counts(cells: list[CellProposal], unjudged: int) -> str:
     parts[:1] = [f"{plural(int(count), 'cell')} {said}"]
     if unjudged:
         parts.append(f"{plural(unjudged, 'result')} without an approved tolerance")
+    if beyond:
+        parts.append(f"{plural(beyond, 'result')} of other kinds outside the domain")
     return ", ".join(parts)
 
 

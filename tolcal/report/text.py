@@ -35,6 +35,10 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_.:=+\-/ ]")
 _ITEM = re.compile(r"(?:[-+]|\d{1,9}[.)])(?= |$)")
 
 
+#: Findings that no tolerance has a say in.
+UNJUDGED = ("crashed", "uncalibrated", "out_of_domain")
+
+
 def code(text: str) -> str:
     """``text`` as an inert code span."""
     return f"`{cut(_UNSAFE.sub('?', text), 160) or '-'}`"
@@ -122,15 +126,19 @@ def times(over: float | None) -> str:
 
 
 def over(finding: Finding) -> str:
-    """``7.3e3x`` of the bound, ``not finite``; ``-`` for what is not judged."""
-    if finding.over is None and finding.kind not in ("crashed", "uncalibrated"):
+    """``7.3e3x`` of the bound, ``not finite``, ``by a check``; ``-`` for what is not judged."""
+    within = finding.over is not None and finding.over <= 1
+    if finding.checks and (within or finding.allowed is None):
+        return "by a check"
+    if finding.over is None and finding.kind not in UNJUDGED:
         return "not finite"
     return times(finding.over)
 
 
 def residual(finding: Finding) -> str:
     """Of the worst case: ``8.8e-3``, ``not finite``; ``-`` for what is not judged."""
-    if finding.observed is None and finding.kind not in ("crashed", "uncalibrated"):
+    unbounded = finding.checks and finding.allowed is None
+    if finding.observed is None and finding.kind not in UNJUDGED and not unbounded:
         return "not finite"
     return number(finding.observed)
 
@@ -432,6 +440,7 @@ def lead_and_rest(
          "buggy kernel newly caught", "buggy kernels newly caught"),
         (len({f.kernel for f in new_escapes(verdict)}),
          "new buggy kernel not caught", "new buggy kernels not caught"),
+        (len(by_kind(verdict, "check_failed")), "failed check", "failed checks"),
         (len(by_kind(verdict, "false_positive")), "false positive", "false positives"),
     )  # fmt: skip
     if drift := len(by_kind(verdict, "drift")):

@@ -11,6 +11,8 @@ from tolcal.stats.definition import (
     dtype_of,
     error_stats,
     gap,
+    kinds,
+    mismatches,
     ordered,
     round_to,
     sensitivity,
@@ -18,5 +20,5 @@ from tolcal.stats.definition import (
 
 __all__ = [
     "CAPACITY", "SIGN_VECTORS", "STEP", "Batch", "batched", "dtype_of", "error_stats", "gap",
-    "ordered", "round_to", "sensitivity",
+    "kinds", "mismatches", "ordered", "round_to", "sensitivity",
 ]  # fmt: skip

@@ -124,13 +124,30 @@ def ordered(value: torch.Tensor, dtype: DType) -> torch.Tensor:
     return torch.where(bits < 0, -magnitude, magnitude)
 
 
-def _kind(value: torch.Tensor) -> torch.Tensor:
-    """0 finite, 1 +inf, 2 -inf, 3 nan."""
+def kinds(value: torch.Tensor) -> torch.Tensor:
+    """int8, of value's shape: 0 finite, 1 +inf, 2 -inf, 3 nan."""
     kind = torch.zeros(value.shape, dtype=torch.int8, device=value.device)
     kind += torch.isposinf(value) * 1
     kind += torch.isneginf(value) * 2
     kind += torch.isnan(value) * 3
     return kind
+
+
+def mismatches(out: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
+    """bool, of their shape: where the kind of an output is not that of its fp64 reference.
+
+    Kinds are those of `kinds`, after the reference is rounded to the output's dtype. Where a
+    format has no infinity (float8_e4m3fn), a reference that overflows is met by nan and by the
+    largest number of its sign: hardware and frameworks do either.
+    """
+    dtype = dtype_of(out)
+    wide = out.to(torch.float64)
+    ours, theirs = kinds(wide), kinds(round_to(ref, dtype))
+    mismatch = ours != theirs
+    if not dtype.has_infinity:
+        over = (theirs == 1) | (theirs == 2)
+        mismatch &= ~(over & ((ours == 3) | (wide == torch.sign(ref) * dtype.max)))
+    return mismatch
 
 
 def _ulps(
@@ -163,10 +180,8 @@ def error_stats(
             ``|out - rounded ref|`` (a hand-picked one), or None.
 
     An element where out and the rounded reference are not both finite is a mismatch if their
-    kinds (finite, +inf, -inf, nan) differ: its error is infinite. If they agree its error is 0,
-    except that its ULP distance saturates at 2^64 - 1 as published. Where a format has no
-    infinity (float8_e4m3fn), a reference that overflows is met by nan and by the largest number
-    of its sign: hardware and frameworks do either.
+    kinds differ (`mismatches`): its error is infinite. If they agree its error is 0, except that
+    its ULP distance saturates at 2^64 - 1 as published.
 
     Percentiles interpolate linearly between order statistics (numpy's default). Scale quantiles
     are the nearest order statistics of a strided subsample. Statistics are float32 numbers:
@@ -184,13 +199,9 @@ def error_stats(
 
     wide = out.to(torch.float64)
     rounded = round_to(ref, dtype)
-    kinds, ref_kinds = _kind(wide), _kind(rounded)
-    finite = (kinds == 0) & (ref_kinds == 0)
-    mismatch = kinds != ref_kinds
-    if not dtype.has_infinity:
-        # Both ways to overflow are right: nan, and the largest number of that sign.
-        over = (ref_kinds == 1) | (ref_kinds == 2)
-        mismatch &= ~(over & ((kinds == 3) | (wide == torch.sign(ref) * dtype.max)))
+    ref_kinds = kinds(rounded)
+    finite = (kinds(wide) == 0) & (ref_kinds == 0)
+    mismatch = mismatches(out, ref)
 
     def clean(value: torch.Tensor) -> torch.Tensor:
         """0 where matching non-finite, inf where kinds differ."""
@@ -243,7 +254,7 @@ def error_stats(
         [max_ulp, bias_count, mismatch.sum(), mismatch.sum() if exceeding is None else exceeding]
     )
     up, near = _float32_up(worst).tolist(), typical.to(torch.float32).tolist()
-    ulp, counted, mismatches, exceeds = integers.tolist()
+    ulp, counted, mismatched, exceeds = integers.tolist()
     points = len(ENVELOPE_GRID)
     first, second = up[1 : points + 2], up[points + 2 : 2 * points + 3]
     max_abs, max_rel, ref_max = up[-3:]
@@ -269,7 +280,7 @@ def error_stats(
         scale_abs_quantiles=cast("tuple[float, float, float]", tuple(near[11:14])),
         bias=bias_value,
         bias_count=counted,
-        nonfinite_mismatch=mismatches,
+        nonfinite_mismatch=mismatched,
         ref_rms=ref_rms,
         ref_max=ref_max,
     )

@@ -96,7 +96,9 @@ def _values(document: Document, most: int) -> dict[str, Any]:
         red
         or text.not_judged(verdict)
         or any(
-            f.kind in findings.KINDS and (f.kind != "escaped" or f.changed)
+            f.kind in findings.KINDS
+            and f.kind != "out_of_domain"
+            and (f.kind != "escaped" or f.changed)
             for f in (verdict.findings if verdict else ())
         )
     )

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from tolcal import bounds
+from tolcal.compare import exact
 from tolcal.model import (
     Baseline,
     Cell,
@@ -31,7 +32,8 @@ from tolcal.model import (
 )
 
 _ORDER: tuple[FindingKind, ...] = (
-    "regression", "escaped", "crashed", "drift", "false_positive", "caught", "uncalibrated",
+    "regression", "escaped", "crashed", "check_failed", "drift", "false_positive", "caught",
+    "uncalibrated", "out_of_domain",
 )  # fmt: skip
 
 
@@ -80,6 +82,7 @@ def compare(
         judged_rows += len(ran) if present is not None else 0
         if group[0].role == "control":
             finding = _control(ran, present, new, baseline)
+            findings.extend(_out_of_domain(ran, new))
         else:
             wrong = any(f.blocks and (f.kernel, f.dtype) == (group[0].corrupts, dtype)
                         for f in findings)  # fmt: skip
@@ -122,7 +125,9 @@ def regressed(
     baseline: Baseline,
     changed: Collection[str] | None = None,
 ) -> frozenset[tuple[str, str]]:
-    """(kernel, dtype) of changed controls that exceed: their records must not enter a fit."""
+    """(kernel, dtype) of changed controls that exceed, or fail a check without a tolerance: their
+    records must not enter a fit.
+    """
     groups: dict[tuple[str, str], list[Record]] = {}
     for record in records:
         if record.role == "control" and record.status == "ok":
@@ -130,10 +135,15 @@ def regressed(
     return frozenset(
         key
         for key, group in groups.items()
-        if (tolerance := _in_units_of(approved.get((group[0].case.op, key[1])), group[0].roundoff))
-        is not None
-        and _changed(group[0], baseline, changed)
-        and bounds.exceeds(judged(group), tolerance).any()
+        if _changed(group[0], baseline, changed)
+        and (
+            exact.failed(group).any()
+            or (
+                (cell := approved.get((group[0].case.op, key[1]))) is not None
+                and (tolerance := _in_units_of(cell, group[0].roundoff)) is not None
+                and bounds.exceeds(judged(group), tolerance).any()
+            )
+        )
     )
 
 
@@ -201,25 +211,49 @@ def _crashed(broken: list[Record], total: int, changed: bool) -> Finding:
     )
 
 
+def _out_of_domain(ran: list[Record], changed: bool) -> list[Finding]:
+    """A control whose values outside its domain are not of the reference's kind."""
+    bad = [r for r in ran if r.outside is not None and r.outside.mismatch]
+    if not bad:
+        return []
+    elements = sum(r.outside.mismatch for r in bad if r.outside is not None)
+    of = sum(r.outside.count for r in ran if r.outside is not None)
+    detail = (
+        f"{elements} of {plural(of, 'element')} outside the domain are not finite where the "
+        "reference is, or the other way round"
+    )
+    return [
+        _plain_finding(
+            "out_of_domain", ran, bad[0], changed, len(bad),
+            sum(r.case_set == "gate" for r in bad), detail,
+        )
+    ]  # fmt: skip
+
+
 def _control(
     ran: list[Record], tolerance: Tolerance | None, changed: bool, baseline: Baseline
 ) -> Finding | None:
     first = ran[0]
-    if tolerance is None:
+    failed = exact.failed(ran)
+    exceeds = bounds.exceeds(judged(ran), tolerance) if tolerance else np.zeros(len(ran), bool)
+    if tolerance is None and not failed.any():
         return _finding("uncalibrated", ran, None, None, changed, False, "no approved tolerance")
-    flagged = bounds.exceeds(judged(ran), tolerance)
+    flagged = exceeds | failed
     if not flagged.any():
         return None
     gate = any(r.case_set == "gate" for r, bad in zip(ran, flagged, strict=True) if bad)
+    if changed:
+        detail = "" if gate else "in explore cases only, so it does not block"
+        return _finding("regression", ran, flagged, tolerance, True, gate, detail)
+    if not exceeds.any():
+        return _finding("check_failed", ran, flagged, tolerance, False, False, "")
+    assert tolerance is not None
     # A device may have left records in the history without the tolerance resting on them.
     seen = baseline.environments.get(first.kernel, frozenset())
     evidence = tolerance.for_device(first.run.environment.device_class).evidence
     known_here = first.run.environment.key in seen and (
         evidence is None or first.run.environment.device in evidence.devices
     )
-    if changed:
-        detail = "" if gate else "in explore cases only, so it does not block"
-        return _finding("regression", ran, flagged, tolerance, True, gate, detail)
     if known_here:
         return _finding("false_positive", ran, flagged, tolerance, False, False, "")
     detail = "an environment that the tolerance was not calibrated in"
@@ -234,13 +268,16 @@ def _buggy(
     changed: bool,
     known: frozenset[tuple[str, str]],
 ) -> Finding | None:
-    """Whether a known-wrong kernel is caught.
+    """Whether a known-wrong kernel is caught: by a tolerance, by a check that needs none, or by
+    values outside the domain that are of another kind than its control's.
 
     ``known``: (device class, id) of the gate cases that have caught it. It is by these alone, the
     same in every run, that an escape blocks.
     """
     tolerance = present or future
-    if tolerance is None:
+    outside = np.array([bool(r.outside and r.outside.differing) for r in ran], bool)
+    bare = exact.failed(ran) | outside  # without a tolerance
+    if tolerance is None and not bare.any():
         return None
     rows = judged(ran)
     none = np.zeros(len(ran), bool)
@@ -251,6 +288,7 @@ def _buggy(
     else:
         now = none
     then = bounds.exceeds(rows, future) if future is not None else none
+    now, then = now | bare, then | bare
     newly = bool(then.any() and not now.any())
     flagged = then if newly or present is None else now
     before = [r.case_set == "gate" and (r.run.environment.device_class, r.case.id) in known
@@ -268,7 +306,10 @@ def _buggy(
             detail = f"{which}{also}; {detail}"
         return _finding("escaped", ran, flagged, tolerance, changed, lost, detail)
     same = _common_dims([r for r, bad in zip(ran, flagged, strict=True) if bad], ran)
-    return _finding("caught", ran, flagged, tolerance, changed, False, same, newly)
+    said = [same] if same else []
+    if outside.any():
+        said.append(f"outside the domain, by kinds, in {plural(int(outside.sum()), 'case')}")
+    return _finding("caught", ran, flagged, tolerance, changed, False, "; ".join(said), newly)
 
 
 def _common_dims(flagged: list[Record], ran: list[Record]) -> str:
@@ -295,17 +336,19 @@ def _finding(
     detail: str,
     newly: bool = False,
 ) -> Finding:
-    first = ran[0]
     observed = allowed = over = None
-    worst = first
+    worst = ran[0]
     exceeding = gate = 0
+    reasons = [detail] if detail else []
+    if flagged is not None:
+        exceeding = int(flagged.sum())
+        gate = sum(r.case_set == "gate" for r, bad in zip(ran, flagged, strict=True) if bad)
+        worst = ran[int(np.argmax(flagged))]
     if tolerance is not None and flagged is not None:
         rows = judged(ran)
         used = bounds.elementwise(rows, tolerance)
         index = int(np.argmax(np.where(flagged, used, -1.0) if flagged.any() else used))
         worst = ran[index]
-        exceeding = int(flagged.sum())
-        gate = sum(r.case_set == "gate" for r, bad in zip(ran, flagged, strict=True) if bad)
         stats = worst.stats
         values = tolerance.for_device(worst.run.environment.device_class)
         assert stats is not None
@@ -319,31 +362,45 @@ def _finding(
             )
         observed = _finite(stats.residual_max)
         over = _finite(float(used[index]))
-        reasons = [detail] if detail else []
         if stats.nonfinite_mismatch:
             reasons.append(
                 f"{stats.nonfinite_mismatch} of {stats.count} values are not finite where the "
                 "reference is, or the other way round"
             )
-        elif flagged.any() and over is not None and over <= 1.0:
+        elif bounds.exceeds(rows, tolerance)[index] and over is not None and over <= 1.0:
             reasons.append(f"by its bias alone: {stats.bias:+.2f}, {values.bias_tol} allowed")
-        detail = "; ".join(reasons)
+    checks = exact.words(ran) if flagged is not None else ""
+    if checks:
+        reasons.append(f"by its bits: {checks}" if kind == "caught" else checks)
+    found = _plain_finding(kind, ran, worst, changed, exceeding, gate, "; ".join(reasons))
+    return msgspec.structs.replace(
+        found, blocks=blocks, observed=observed, allowed=allowed, over=over, newly=newly,
+        checks=checks,
+    )  # fmt: skip
+
+
+def _plain_finding(
+    kind: FindingKind, ran: list[Record], worst: Record, changed: bool, exceeding: int, gate: int,
+    detail: str,
+) -> Finding:  # fmt: skip
+    """One that does not block, with nothing of a tolerance in it."""
+    first = ran[0]
     return Finding(
         kind=kind,
         op=first.case.op,
         kernel=first.kernel,
         dtype=first.case.dtype,
-        blocks=blocks,
+        blocks=False,
         cases=len(ran),
         exceeding=exceeding,
         gate_exceeding=gate,
         worst=worst.id,
         worst_dims=worst.case.dims_text,
-        observed=observed,
-        allowed=allowed,
-        over=over,
+        observed=None,
+        allowed=None,
+        over=None,
         changed=changed,
-        newly=newly,
+        newly=False,
         detail=detail,
     )
 

@@ -1,0 +1,287 @@
+"""Checks without a tolerance: each is failed by a kernel that breaks just that, and by no other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from checks_support import CASE, checked, context, op_of, write_triton
+
+from tolcal.model import RELATION_MAX, Checks, Relation
+
+#: Checks of a kernel that does all right, on an op that declares nothing.
+CLEAN = Checks(unwritten=0, stray=0, inputs_changed=0, unrepeatable=0)
+
+
+def failing(found: Checks) -> dict[str, int]:
+    return {name: getattr(found, name) for name in found.failed}
+
+
+# --- right kernels, and those that could be taken for wrong ones ------------------------------
+
+RIGHT = {
+    "plain": "def run(x):\n    return x + x\n",
+    "written": "def run(x):\n    y = torch.empty_like(x)\n    torch.add(x, x, out=y)\n    return y\n",
+    "zeros": "def run(x):\n    y = torch.zeros_like(x)\n    y += x\n    y += x\n    return y\n",
+    "full": "def run(x):\n    return torch.full(x.shape, 2.0, dtype=x.dtype) * x\n",
+    "view_of_scratch": (
+        "def run(x):\n    big = torch.empty(2, *x.shape, dtype=x.dtype)\n    big[1] = x + x\n"
+        "    return big[1]\n"
+    ),
+    "strided_scratch": (
+        "def run(x):\n    s = torch.empty_strided(x.shape, (2 * x.shape[1], 2), dtype=x.dtype)\n"
+        "    s.copy_(x)\n    return (s + s).contiguous()\n"
+    ),
+    "transposed_output": (
+        "def run(x):\n    y = torch.empty(x.shape[::-1], dtype=x.dtype).T\n    y[:] = x + x\n"
+        "    return y\n"
+    ),
+    "unused_scratch": "def run(x):\n    torch.empty(100)\n    x.new_empty((3, 4))\n    return x + x\n",
+    "integer_scratch": (
+        "def run(x):\n    i = torch.empty(x.shape[1], dtype=torch.int64)\n"
+        "    torch.arange(x.shape[1], out=i)\n    return (x + x)[:, i]\n"
+    ),
+    "bool_scratch": (
+        "def run(x):\n    m = torch.empty(x.shape, dtype=torch.bool)\n    m.fill_(True)\n"
+        "    return torch.where(m, x + x, x)\n"
+    ),
+    "empty_allocation": "def run(x):\n    return torch.cat([x.new_empty(0, x.shape[1]), x + x])\n",
+    "out_given": (
+        "def run(x):\n    y = x.new_empty(x.shape)\n    torch.zeros(x.shape, out=y)\n"
+        "    return y.add_(x).add_(x)\n"
+    ),
+    "in_place_on_a_copy": "def run(x):\n    y = x.clone()\n    y.mul_(2)\n    return y\n",
+    "cached_output": (
+        "kept = {}\n"
+        "def run(x):\n    y = kept.setdefault(x.shape, torch.empty_like(x))\n"
+        "    return torch.add(x, x, out=y)\n"
+    ),
+    "permuted_allocation": (
+        "def run(x):\n    y = torch.empty_permuted(x.shape, (1, 0), dtype=x.dtype)\n"
+        "    y.copy_(x + x)\n    return y\n"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(RIGHT))
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+def test_a_right_kernel_passes(name: str, dtype: str, tmp_path: Path) -> None:
+    """However it allocates, and whatever memory its output is a view of."""
+    assert checked(tmp_path, RIGHT[name], dtype=dtype) == msgspec.structs.replace(CLEAN, batch=0)
+
+
+# --- one fault each ---------------------------------------------------------------------------
+
+WRONG: dict[str, tuple[str, dict[str, int]]] = {
+    "leaves_a_column": (
+        "def run(x):\n    y = torch.empty_like(x)\n    y[:, 1:] = 2 * x[:, 1:]\n    return y\n",
+        {"unwritten": 4},
+    ),
+    "writes_behind": (
+        "def run(x):\n    y = torch.empty_like(x)\n    y[:] = x + x\n    if y.storage_offset():\n"
+        "        torch.as_strided(y, (3,), (1,), y.storage_offset() + y.numel())[:] = 1\n    return y\n",
+        {"stray": 3},
+    ),
+    "writes_before": (
+        "def run(x):\n    y = torch.zeros_like(x)\n    y[:] = x + x\n"
+        "    if y.storage_offset():\n"
+        "        torch.as_strided(y, (2,), (1,), y.storage_offset() - 2)[:] = 1\n    return y\n",
+        {"stray": 2},
+    ),
+    "writes_behind_its_input": (
+        "def run(x):\n    y = x + x\n"
+        "    if x.untyped_storage().nbytes() > 1000:\n"
+        "        torch.as_strided(x, (1,), (1,), x.storage_offset() + x.numel())[:] = 1\n"
+        "    return y\n",
+        {"stray": 1},
+    ),
+    "changes_its_input": (
+        "def run(x):\n    y = x + x\n    x[0, :2] = 0\n    return y\n",
+        {"inputs_changed": 2},
+    ),
+    "counts_its_launches": (
+        "n = [0]\ndef run(x):\n    n[0] += 1\n    y = x + x\n    y[0, 0] += n[0] == 2\n    return y\n",
+        {"unrepeatable": 1},
+    ),
+    "reads_behind_its_input": (
+        "def run(x):\n    y = x + x\n"
+        "    if x.untyped_storage().nbytes() > 1000:\n"
+        "        y[3, 2] += 0 * torch.as_strided(x, (1,), (1,), x.storage_offset() + x.numel())[0]\n"
+        "    return y\n",
+        {"unrepeatable": 1},
+    ),
+    "looks_at_the_whole_batch": (
+        "def run(x):\n    y = x + x\n    y[0, 0] += x.shape[0] == 4\n    return y\n",
+        {"batch": 1},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(WRONG))
+def test_a_fault_fails_its_check_alone(name: str, tmp_path: Path) -> None:
+    """Nothing but the check that is meant for it, with the number of elements."""
+    source, expected = WRONG[name]
+    assert failing(checked(tmp_path, source)) == expected
+
+
+def test_declared_writes_to_an_input_are_none(tmp_path: Path) -> None:
+    """`mutates` allows them, for the input that it names."""
+    source, _ = WRONG["changes_its_input"]
+    assert checked(tmp_path, source, mutates=("x",)).failed == ()
+
+
+def test_no_batch_no_check(tmp_path: Path) -> None:
+    """Only what op.toml declares is checked."""
+    source, _ = WRONG["looks_at_the_whole_batch"]
+    assert checked(tmp_path, source, batch=None).batch is None
+
+
+@pytest.mark.parametrize(
+    "layout", [("transposed", (1, 4), 0), ("sliced", (9, 1), 0), ("offset", (5, 1), 1)]
+)
+def test_inputs_keep_their_layout(layout: Any, tmp_path: Path) -> None:
+    """Watched and transformed inputs have the strides and the alignment of the case's own."""
+    _, stride, offset = layout
+    source = (
+        f"def run(x):\n    assert x.stride() == {stride}, x.stride()\n"
+        f"    assert x.data_ptr() % 16 == {4 * offset}\n    return x + x\n"
+    )
+    found = checked(
+        tmp_path, source, stride=stride, offset=offset, batch=None,
+        relations=(Relation("odd", ("x",), (), 0.0), Relation("linear", ("x",), (), 1.0)),
+    )  # fmt: skip
+    assert found.failed == ()
+    assert (found.odd, found.linear) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("around", "count"), [("x.storage_offset() - 1", 1), ("x.storage_offset() + 5", 1)]
+)
+def test_writes_between_rows_are_stray(around: str, count: int, tmp_path: Path) -> None:
+    """What lies between the rows of a sliced input is none of it."""
+    source = (
+        "def run(x):\n    y = x + x\n    if x.untyped_storage().nbytes() > 1000:\n"
+        f"        torch.as_strided(x, (1,), (1,), {around})[:] = 7\n    return y\n"
+    )
+    found = checked(tmp_path, source, stride=(9, 1), offset=2, batch=None)
+    assert failing(found) == {"stray": count}
+
+
+# --- a kernel that raises in a check ----------------------------------------------------------
+
+
+def test_raising_on_an_input_of_its_domain_says_in_which_check(tmp_path: Path) -> None:
+    """The relation's name, and what was raised."""
+    from tolcal.measure.checks import FailedCheckError
+
+    source = (
+        "def run(x):\n    if (x < 0).all():\n        raise ValueError('no')\n    return x + x\n"
+    )
+    with pytest.raises(FailedCheckError) as caught:
+        checked(tmp_path, source, low=1.0, relations=(Relation("odd", ("x",), (), 0.0),))
+    assert (caught.value.check, str(caught.value.error)) == ("odd", "no")
+
+
+def test_raising_in_guarded_memory_alone_is_no_fault(tmp_path: Path) -> None:
+    """A kernel may look at its storage: it is launched in memory of the usual size then."""
+    source = (
+        "def run(x):\n    assert x.untyped_storage().nbytes() == 4 * x.numel()\n    return x + x\n"
+    )
+    assert checked(tmp_path, source, batch=None) == CLEAN
+
+
+# --- relations --------------------------------------------------------------------------------
+
+
+def relation(kind: str, units: float = 0.0, **fields: Any) -> Relation:
+    given: dict[str, Any] = {"inputs": ("x",), "dims": ()} | fields
+    return Relation(kind, given["inputs"], given["dims"], units, given.get("to"))  # type: ignore[arg-type]
+
+
+SOFTMAX = "def run(x):\n    e = torch.exp(x - x.amax(-1, keepdim=True))\n    return e / e.sum(-1, keepdim=True)\n"
+SOFTMAX_REF = "def reference(x):\n    return torch.softmax(x, -1)\n"
+NORM = "def run(x):\n    return x / (x * x).mean(-1, keepdim=True).sqrt()\n"
+NORM_REF = NORM.replace("run", "reference")
+TWICE_REF = "def reference(x):\n    return 2 * x\n"
+SHIFT, SUMS = relation("shift"), relation("sums", 2.0, inputs=(), to=1.0)
+RELATIONS: dict[str, tuple[Relation, str, str, str]] = {
+    # name: relation, reference, a kernel that keeps it, one that does not
+    "shift": (SHIFT, SOFTMAX_REF, SOFTMAX,
+              "def run(x):\n    e = torch.exp(x)\n    return e / e.sum(-1, keepdim=True)\n"),
+    "sums": (SUMS, SOFTMAX_REF, SOFTMAX,
+             SOFTMAX.replace("e / e.sum(-1, keepdim=True)", "e / (e.sum(-1, keepdim=True) + 1e-5)")),
+    "scale_invariant": (relation("scale_invariant", 4.0), NORM_REF, NORM,
+                        NORM.replace(".sqrt()", ".add(1e-3).sqrt()")),
+    "scale_equivariant": (relation("scale_equivariant"), TWICE_REF, RIGHT["plain"],
+                          "def run(x):\n    return x + x + 1e-3\n"),
+    "permutation": (relation("permutation", inputs=(), dims=("B", "H")), TWICE_REF,
+                    RIGHT["plain"], "def run(x):\n    y = x + x\n    y[0, 0] *= 1.5\n    return y\n"),
+    "odd": (relation("odd"), TWICE_REF, RIGHT["plain"],
+            "def run(x):\n    return torch.where(x > 0, 2 * x, 2.0001 * x)\n"),
+    "linear": (relation("linear", 4.0), TWICE_REF, RIGHT["plain"],
+               "def run(x):\n    return x + x + 1e-4\n"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(RELATIONS))
+def test_relations_tell_right_from_wrong(name: str, tmp_path: Path) -> None:
+    """A kernel that keeps the relation has broken 0; one that doesn't fails by it alone."""
+    kind, reference, right, wrong = RELATIONS[name]
+    fields: dict[str, Any] = {"reference": reference, "relations": (kind,), "batch": None}
+    good = checked(tmp_path / "good", right, **fields)
+    assert good.broken == 0
+    assert getattr(good, name) <= kind.units
+    bad = checked(tmp_path / "bad", wrong, **fields)
+    assert bad.failed == ("broken",)
+    assert getattr(bad, name) > kind.units
+
+
+@pytest.mark.parametrize("name", list(RELATIONS))
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_relations_hold_in_each_dtype(name: str, dtype: str, tmp_path: Path) -> None:
+    """Transformed inputs are exact: a kernel that rounds as it should passes."""
+    kind, reference, right, _ = RELATIONS[name]
+    inside = right.replace("def run(x):\n", "def run(x):\n    kept = x.dtype\n    x = x.double()\n")
+    head, _, value = inside.rpartition("return ")
+    source = f"{head}return ({value.strip()}).to(kept)\n"
+    found = checked(
+        tmp_path, source, dtype=dtype, reference=reference, relations=(kind,), batch=None,
+        compute_dtype="float64" if dtype == "float64" else "float32",
+    )  # fmt: skip
+    assert found.broken == 0
+
+
+def test_a_side_that_is_not_finite_is_as_far_as_can_be(tmp_path: Path) -> None:
+    """RELATION_MAX, which a record can keep."""
+    source = "def run(x):\n    return torch.where(x.sum() > 0, x + x, torch.inf)\n"
+    found = checked(tmp_path, source, low=1.0, relations=(relation("odd"),), batch=None)
+    assert (found.odd, found.broken) == (RELATION_MAX, 20)
+
+
+def test_where_the_reference_does_not_keep_it_nothing_is_asked(tmp_path: Path) -> None:
+    """An epsilon that matters at some elements: the relation is judged at the others."""
+    reference = "def reference(x):\n    return torch.where(x > 5, x + 1, 2 * x)\n"
+    found = checked(
+        tmp_path, reference.replace("reference", "run"), reference=reference, batch=None,
+        relations=(relation("scale_equivariant"),),
+    )  # fmt: skip
+    assert found.broken == 0
+
+
+# --- autotuned kernels --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("second", "broken"), [("n", 0), ("n // 2", 10)])
+def test_each_config_is_checked(second: str, broken: int, tmp_path: Path) -> None:
+    """A config that writes half of the output fails, though another is chosen."""
+    found = write_triton(tmp_path, second)
+    assert (found.broken, found.configs) == (broken, RELATION_MAX if broken else 0.0)
+    assert (found.unwritten, found.unrepeatable) == (0, 0)
+
+
+def test_context_is_of_the_case() -> None:
+    """The tests' own case has the shape that the kernels above count on."""
+    assert dict(CASE.dims) == {"B": 4, "H": 5}
+    assert context(op_of(), TWICE_REF).ref.shape == (4, 5)

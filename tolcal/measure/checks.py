@@ -1,0 +1,249 @@
+"""Checks without a tolerance: what further, watched launches of a kernel on a case show.
+
+| check | launches | what is counted |
+|---|---|---|
+| `unwritten`, `stray`, `inputs_changed` | one, in guarded memory | elements that nothing was \
+written to; writes outside of tensors; writes to inputs |
+| `unrepeatable` | that one, and a plain one on a GPU | output elements with other bits |
+| `batch` | the first row alone, and all but it | output elements with other bits |
+| relations | one or two each | elements beyond the relation's `units` |
+| `configs` | one for each configuration of an autotuner | the same, against the plain output |
+
+Nothing waits for the device: results are tensors until `found`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import msgspec
+import torch
+
+from tolcal import cases
+from tolcal.measure import configs, relations
+from tolcal.measure.context import Context, Poison
+from tolcal.measure.relations import Distance, Inputs
+from tolcal.measure.watch import Input, Watch, alike, bits, unwritten
+from tolcal.model import RELATION_MAX, Case, Checks, Relation
+
+Function = Callable[..., torch.Tensor]
+_COUNTS = ("unwritten", "stray", "inputs_changed", "unrepeatable")
+#: What configurations may differ by where op.toml says nothing: they may sum in another order.
+_CONFIGS = Relation("configs", (), (), 64.0)
+
+
+class FailedCheckError(Exception):
+    """A kernel raised in a check though it had run on the case."""
+
+    def __init__(self, check: str, error: BaseException) -> None:
+        super().__init__(check)
+        self.check, self.error = check, error
+
+
+class Pending(NamedTuple):
+    """Results that are still on the device."""
+
+    names: tuple[str, ...]  # of fields of Checks
+    values: torch.Tensor  # [names] int64; of relations the bits of an fp64 number
+
+
+def found(names: tuple[str, ...], values: list[int]) -> Checks:
+    """What came back from the device."""
+    fields: dict[str, Any] = {}
+    for name, value in zip(names, values, strict=True):
+        if name in _COUNTS or name in ("batch", "broken"):
+            fields[name] = value
+        else:
+            fields[name] = torch.tensor(value).view(torch.float64).item()
+    return Checks(**fields)
+
+
+def run(context: Context, function: Function, first: torch.Tensor, interpreted: bool) -> Pending:
+    """Launches of a kernel on the case of ``context``, watched.
+
+    Args:
+        context: the case.
+        function: the kernel's ``run``.
+        first: its output on the case, which later launches must not be able to change.
+        interpreted: whether Triton is, which is slow and repeats itself by its nature.
+
+    Raises:
+        FailedCheckError: what the kernel raises on inputs of its own domain.
+    """
+    tuners = configs.tuners(function)
+    distances: list[tuple[str, Distance]] = []
+    with configs.as_chosen(tuners):
+        counts = _watched(context, function, first, again=not interpreted)
+        batch = None if context.op.batch is None else _batch(context, function, first)
+
+        def launch(inputs: Inputs) -> torch.Tensor:
+            # A kernel that writes to its inputs must not change the case's own.
+            own = {n: cases.copy(x) if x is context.inputs[n] else x for n, x in inputs.items()}
+            with Poison():
+                return context.launch(function, own)
+
+        for relation in context.op.relations:
+            if relation.kind != "configs":
+                with _named(relation.kind):
+                    distances.append(
+                        (relation.kind, relations.measure(context, relation, first, launch))
+                    )
+    if tuners:
+        distance, stray = _configs(context, function, first, tuners, interpreted)
+        counts[1] = counts[1] + stray
+        distances.append(("configs", distance))
+    names = list(_COUNTS)
+    if batch is not None:
+        names.append("batch")
+        counts.append(batch)
+    for name, distance in distances:
+        names.append(name)
+        counts.append(_float32_up(distance.largest).view(torch.int64))
+    if distances:
+        names.append("broken")
+        counts.append(torch.stack([d.beyond for _, d in distances]).sum())
+    return Pending(tuple(names), torch.stack(counts))
+
+
+@contextmanager
+def _named(check: str) -> Iterator[None]:
+    """Says in which check a kernel raises."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        raise FailedCheckError(check, error) from error
+
+
+def _guarded(
+    context: Context, function: Function
+) -> tuple[torch.Tensor, Watch, dict[str, Input]] | None:
+    """A launch in guarded memory; None if the kernel can't do with such.
+
+    That is no fault of the kernel's: one that raises in it, and not in a plain launch, may
+    look at more of its memory than its elements.
+    """
+    inputs = {name: Input(x) for name, x in context.inputs.items()}
+    watch = Watch()
+    try:
+        with watch:
+            out = context.launch(function, {name: x.tensor for name, x in inputs.items()})
+    except (Exception, SystemExit):
+        return None
+    return out, watch, inputs
+
+
+def _plain(context: Context, function: Function) -> torch.Tensor:
+    with Poison():
+        return context.launch(function, {n: cases.copy(x) for n, x in context.inputs.items()})
+
+
+def _watched(
+    context: Context, function: Function, first: torch.Tensor, again: bool
+) -> list[torch.Tensor]:
+    """The counts of `_COUNTS`, [] int64 each."""
+    zero = torch.zeros((), dtype=torch.int64, device=context.device)
+    guarded = _guarded(context, function)
+    if guarded is None:
+        with _named("a launch that repeats the first"):
+            second = _plain(context, function)
+        return [zero, zero, zero, _differing(second, first).sum()]
+    out, watch, inputs = guarded
+    missing = unwritten(out, first)
+    stray, changed = watch.stray(context.device), zero
+    for name, x in inputs.items():
+        own, around = x.changed()
+        stray = stray + around
+        if name not in context.op.mutates:
+            changed = changed + own
+    differing = _differing(out, first) & ~missing
+    if again:
+        with _named("a launch that repeats the first"):
+            differing |= _differing(_plain(context, function), first)
+    return [missing.sum(), stray, changed, differing.sum()]
+
+
+def _differing(out: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
+    """bool: elements with other bits; nan is like nan, whatever it carries."""
+    both = out.double().isnan() & first.double().isnan()
+    return (bits(out) != bits(first)) & ~both
+
+
+def _batch(context: Context, function: Function, first: torch.Tensor) -> torch.Tensor:
+    """[] int64: output elements whose bits are others where their row has fewer companions."""
+    op, batch = context.op, context.op.batch
+    assert batch is not None
+    differing = torch.zeros((), dtype=torch.int64, device=context.device)
+    size = dict(context.case.dims)[batch]
+    shapes = [*(spec.shape for spec in op.inputs.values()), op.output]
+    divided = any(entry.startswith(f"{batch}/") for shape in shapes for entry in shape)
+    if size < 2 or batch not in op.output or divided:
+        return differing
+    axis = op.output.index(batch)
+    for start, count in ((0, 1), (1, size - 1)):
+        inputs = {
+            name: _rows(x, op.inputs[name].shape, batch, start, count)
+            for name, x in context.inputs.items()
+        }
+        with _named("batch"), Poison():
+            out = context.launch(function, inputs, _resized(context.case, batch, count))
+        differing = differing + _differing(out, first.narrow(axis, start, count)).sum()
+    return differing
+
+
+def _rows(
+    x: torch.Tensor, shape: tuple[str, ...], dim: str, start: int, count: int
+) -> torch.Tensor:
+    """Some rows in memory of their own: as aligned as the whole, and contiguous if that is."""
+    if dim not in shape:
+        return cases.copy(x)
+    axis = shape.index(dim)
+    moved = alike(x, bits(x).roll(-start, axis).view(x.dtype)).narrow(axis, 0, count)
+    return moved.contiguous() if x.is_contiguous() else moved
+
+
+def _resized(case: Case, dim: str, size: int) -> Case:
+    dims = tuple((name, size if name == dim else old) for name, old in case.dims)
+    return msgspec.structs.replace(case, dims=dims)
+
+
+def _configs(
+    context: Context, function: Function, first: torch.Tensor, tuners: list[Any], interpreted: bool
+) -> tuple[Distance, torch.Tensor]:
+    """How far each configuration is from the plain output, and what they write elsewhere."""
+    allowed = next((r for r in context.op.relations if r.kind == "configs"), _CONFIGS).units
+    zero = torch.zeros((), dtype=torch.int64, device=context.device)
+    largest, beyond, stray = zero.double(), zero, zero
+    left_out = torch.zeros_like(context.ref, dtype=torch.bool)
+    if context.part is not None:
+        left_out = context.part.mask
+    for tuner in tuners:
+        others = [other for other in tuners if other is not tuner]
+        for config in configs.distinct(tuner, interpreted):
+            with configs.as_chosen(others), configs.pinned(tuner, config):
+                guarded = _guarded(context, function)
+                if guarded is None:
+                    with _named(f"config {config}"):
+                        out = _plain(context, function)
+                else:
+                    out = guarded[0]
+                    stray = stray + guarded[1].stray(context.device)
+                if not configs.launched(tuner, config):
+                    continue  # pruned here, or not launched at all
+            found = relations.distance(
+                out.double(), first.double(), slack=context.gap,
+                unit=context.roundoff * context.scale, allowed=allowed, left_out=left_out,
+            )  # fmt: skip
+            missing = (unwritten(out, out) & ~left_out).sum()  # also if the chosen one left it out
+            largest = torch.maximum(largest, found.largest)
+            largest = torch.where(missing > 0, RELATION_MAX, largest)
+            beyond = beyond + torch.maximum(found.beyond, missing)
+    return Distance(largest, beyond), stray
+
+
+def _float32_up(value: torch.Tensor) -> torch.Tensor:
+    """[] fp64: the least float32 number that is not below; a record keeps no more."""
+    single = value.float()
+    above = torch.nextafter(single, torch.full_like(single, torch.inf))
+    return torch.where(single.double() < value, above, single).double().clamp(max=RELATION_MAX)

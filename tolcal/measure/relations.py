@@ -1,0 +1,239 @@
+"""Metamorphic relations: what an op's outputs on related inputs must have to do with each other.
+
+No reference is needed to state them, and no tolerance that was fitted: each side is a launch of
+the kernel itself. Their difference is measured in u*(|ref| + sigma), the unit of tolerances, beyond
+the rounding of the outputs (half a gap of the output's dtype for each side).
+
+Inputs are transformed exactly in their own dtype. Left out are elements that depend on inputs
+outside the op's domain, before or after, those that come near the end of the output's range, and
+those where the fp64 reference itself does not keep the relation: an epsilon may matter there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import torch
+
+from tolcal import stats
+from tolcal.measure import domain
+from tolcal.measure.context import Context
+from tolcal.measure.watch import alike, bits
+from tolcal.model import DTYPES, RELATION_MAX, Relation
+
+#: Scaling by 2^2: upwards it is exact for subnormals, too.
+POWER = 2
+Inputs = Mapping[str, torch.Tensor]
+Launch = Callable[[Inputs], torch.Tensor]
+
+
+class Distance(NamedTuple):
+    """[] fp64: the largest in units of u*(|ref| + sigma); [] int64: elements beyond what is
+    allowed.
+    """
+
+    largest: torch.Tensor
+    beyond: torch.Tensor
+
+
+def distance(
+    ours: torch.Tensor,
+    theirs: torch.Tensor,
+    *,
+    slack: torch.Tensor,
+    unit: torch.Tensor,
+    allowed: float,
+    left_out: torch.Tensor,
+) -> Distance:
+    """How far two sides are apart.
+
+    Args:
+        ours, theirs: fp64, of one shape.
+        slack: what the rounding of the outputs explains, not counted unless ``allowed`` is 0.
+        unit: that differences beyond it are measured in.
+        allowed: how many units; 0: bit for bit, where both zeros are equal and nan is like nan.
+        left_out: bool; elements that are not judged.
+
+    Where one side is not finite and the other is not the same, they are RELATION_MAX apart.
+    """
+    same = (ours == theirs) | (ours.isnan() & theirs.isnan()) | left_out
+    finite = torch.isfinite(ours) & torch.isfinite(theirs)
+    apart = (ours - theirs).abs()
+    if allowed:
+        apart = (apart - slack).clamp(min=0.0)
+    units = torch.where(apart == 0, 0.0, apart / unit)
+    units = torch.where(finite, units, torch.inf)
+    units = torch.where(same, 0.0, units).nan_to_num(RELATION_MAX, RELATION_MAX)
+    units = units.clamp(max=RELATION_MAX)
+    beyond = units > allowed if allowed else ~same
+    largest = units.max() if units.numel() else units.new_zeros(())
+    return Distance(largest, beyond.sum())
+
+
+def measure(context: Context, relation: Relation, first: torch.Tensor, launch: Launch) -> Distance:
+    """How far the kernel of ``launch`` is from keeping ``relation`` on the case of ``context``.
+
+    Args:
+        context: the case.
+        relation: one that its op declares, not ``configs``.
+        first: the kernel's output on the case itself.
+        launch: runs the kernel on other inputs of the same shapes.
+    """
+    if relation.kind == "sums":
+        return _sums(context, relation, first)
+    if relation.kind == "shift":
+        return _shift(context, relation, launch)
+    if relation.kind == "linear":
+        return _linear(context, relation, first, launch)
+    return _mapped(context, relation, first, launch)
+
+
+def _mapped(context: Context, relation: Relation, first: torch.Tensor, launch: Launch) -> Distance:
+    """f(T x) = S f(x), held as S^-1 f(T x) = f(x)."""
+    power = 2.0**POWER if relation.kind.startswith("scale") else 1.0
+    factor = -1.0 if relation.kind == "odd" else power
+    dims = {dim: _order(size, context.device) for dim, size in context.case.dims
+            if dim in relation.dims}  # fmt: skip
+    moved = dict(context.inputs)
+    for name, x in context.inputs.items():
+        values = x
+        if name in relation.inputs:
+            values = (x.double() * factor).to(x.dtype)
+        for axis, dim in enumerate(context.op.inputs[name].shape):
+            if dim in dims:
+                values = bits(values).index_select(axis, dims[dim]).view(x.dtype)
+        if values is not x:
+            moved[name] = alike(x, values)
+
+    def back(y: torch.Tensor) -> torch.Tensor:
+        """S^-1, in fp64."""
+        for axis, dim in enumerate(context.op.output):
+            if dim in dims:
+                y = y.index_select(axis, dims[dim].argsort())
+        if relation.kind == "odd":
+            return -y
+        return y / power if relation.kind == "scale_equivariant" else y
+
+    wide = context.wide_of(moved)
+    expected = back(context.reference(**wide))
+    left_out = _left_out(context, expected, context.ref, context.scale, relation.units)
+    if domain.may_leave(context.op, context.case, factor):
+        left_out |= back(domain.depends(context.op, context.reference, wide).double()) != 0
+    if relation.kind == "scale_equivariant":
+        left_out |= _extreme(context, context.ref, power)
+    return distance(
+        back(launch(moved).double()), first.double(), slack=context.gap,
+        unit=context.roundoff * context.scale, allowed=relation.units, left_out=left_out,
+    )  # fmt: skip
+
+
+def _shift(context: Context, relation: Relation, launch: Launch) -> Distance:
+    """f(b + c) = f(b): b is x without the bits that b + c has no room for."""
+    lower, upper = dict(context.inputs), dict(context.inputs)
+    for name in relation.inputs:
+        x = context.inputs[name]
+        low, high = shifted(x)
+        lower[name], upper[name] = alike(x, low), alike(x, high)
+    sides = [(one, *context.evaluated(one)) for one in (lower, upper)]
+    (_, ref, sigma), (_, moved, moved_sigma) = sides
+    scale = (ref.abs() + sigma + moved.abs() + moved_sigma) / 2
+    left_out = _left_out(context, moved, ref, scale, relation.units)
+    if domain.may_leave(context.op, context.case, 2.0):
+        for side, *_ in sides:
+            left_out |= domain.depends(context.op, context.reference, context.wide_of(side))
+    return distance(
+        launch(upper).double(), launch(lower).double(), slack=context.gap_at(ref),
+        unit=context.roundoff * scale, allowed=relation.units, left_out=left_out,
+    )  # fmt: skip
+
+
+def shifted(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """b near x, and b + c, exactly, in the dtype of x; c is a power of two as large as x.
+
+    Values that are not finite or too large for a sum stay as they are, in both.
+    """
+    dtype = stats.dtype_of(x)
+    wide = x.double()
+    usable = torch.isfinite(wide) & (wide.abs() < dtype.max / 8)
+    magnitude = torch.where(usable, wide.abs(), 0.0)
+    largest = magnitude.max() if x.numel() else wide.new_ones(())
+    largest = torch.where(largest > 0, largest, 1.0)
+    fine = DTYPES["float64"]
+    c = stats.gap(largest, fine) * 2.0 ** (fine.precision - 1)  # its binade, exactly
+    c = c.clamp(min=2.0 ** (dtype.emin + 8))
+    # Multiples of this up to twice the sum of both are numbers of the dtype, c among them.
+    step = stats.gap((magnitude + c) * 2, dtype)
+    low = torch.round(wide / step) * step
+    low = torch.where(usable, low, wide)
+    return low.to(x.dtype), torch.where(usable, low + c, wide).to(x.dtype)
+
+
+def _linear(context: Context, relation: Relation, first: torch.Tensor, launch: Launch) -> Distance:
+    """f(x) = f(a) + f(x - a): a is x at about half of its elements, and 0 at the others."""
+    one, other = dict(context.inputs), dict(context.inputs)
+    for name in relation.inputs:
+        x = context.inputs[name]
+        ordinal = torch.arange(x.numel(), device=x.device).reshape(x.shape)
+        chosen = (((ordinal + 1) * 0x9E3779B1) >> 15) & 1 == 1
+        one[name] = alike(x, torch.where(chosen, bits(x), 0).view(x.dtype))
+        # By what was laid out: where elements share memory one decides for all.
+        taken = one[name].double() == x.double()
+        other[name] = alike(x, torch.where(taken, 0, bits(x)).view(x.dtype))
+    (a, a_sigma), (b, b_sigma) = context.evaluated(one), context.evaluated(other)
+    scale = context.scale + a.abs() + a_sigma + b.abs() + b_sigma
+    left_out = _left_out(context, a + b, context.ref, scale, relation.units)
+    for part in (a, b):
+        left_out |= _extreme(context, part, 1.0, 0.0)
+    slack = (context.gap + context.gap_at(a) + context.gap_at(b)) / 2
+    return distance(
+        launch(one).double() + launch(other).double(), first.double(), slack=slack,
+        unit=context.roundoff * scale, allowed=relation.units, left_out=left_out,
+    )  # fmt: skip
+
+
+def _sums(context: Context, relation: Relation, first: torch.Tensor) -> Distance:
+    """The sum over the last axis: one element a row."""
+    assert relation.to is not None
+    expected = context.ref.sum(-1)
+    target = torch.full_like(expected, relation.to)
+    scale = context.scale.sum(-1)
+    left_out = ~_keeps(context, expected, target, scale, relation.units)
+    if context.part is not None:
+        left_out |= context.part.mask.any(-1)
+    return distance(
+        first.double().sum(-1), target, slack=context.gap.sum(-1) / 2,
+        unit=context.roundoff * scale, allowed=relation.units, left_out=left_out,
+    )  # fmt: skip
+
+
+def _left_out(
+    context: Context, expected: torch.Tensor, ref: torch.Tensor, scale: torch.Tensor, units: float
+) -> torch.Tensor:
+    """Elements whose reference does not keep the relation, or that are outside the domain."""
+    left_out = ~_keeps(context, expected, ref, scale, units) | _extreme(context, ref, 1.0, 0.0)
+    return left_out if context.part is None else left_out | context.part.mask
+
+
+def _keeps(
+    context: Context, expected: torch.Tensor, ref: torch.Tensor, scale: torch.Tensor, units: float
+) -> torch.Tensor:
+    """Where both sides of the reference agree, beside what is asked of the kernel."""
+    fine = max(context.roundoff * 2.0 ** (-2 if units else -12), 2.0**-45)
+    same = (expected == ref) | (expected.isnan() & ref.isnan())
+    return same | ((expected - ref).abs() <= fine * max(units, 1.0) * scale)
+
+
+def _extreme(
+    context: Context, ref: torch.Tensor, power: float, least: float | None = None
+) -> torch.Tensor:
+    """Where the output, or it times ``power``, is near the end of its range; 0 is not."""
+    dtype = DTYPES[context.op.output_dtype or context.case.dtype]
+    size = ref.abs()
+    low = 2.0 ** (dtype.emin + 1) if least is None else least
+    return (size * power > dtype.max / 2) | ((size > 0) & (size < low))
+
+
+def _order(size: int, device: torch.device) -> torch.Tensor:
+    """[size] int64: a turn by an odd step near the half: nothing stays in its place or tile."""
+    return torch.arange(size, device=device).roll(max(1, size // 2 - 1 | 1))
