@@ -50,8 +50,8 @@ HEAVY = {
     "torch": {
         "tolcal.stats.*", "tolcal.measure.worker", "tolcal.measure.context",
         "tolcal.measure.checks", "tolcal.measure.device", "tolcal.measure.domain",
-        "tolcal.measure.environment", "tolcal.measure.relations", "tolcal.measure.watch",
-        "tolcal.testing.recording",
+        "tolcal.measure.environment", "tolcal.measure.large", "tolcal.measure.relations",
+        "tolcal.measure.watch", "tolcal.testing.recording",
     },
     "triton": {"tolcal.stats.fused", "tolcal.stats.narrowing", "tolcal.measure.fused"},
     "pandas": {"tolcal.history.*", "tolcal.calibrate.*"},
