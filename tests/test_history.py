@@ -38,9 +38,12 @@ from tolcal.model import (
     DEVICE_CLASS,
     DTYPES,
     ENVELOPE_GRID,
+    RELATION_MAX,
     Case,
+    Checks,
     Environment,
     ErrorStats,
+    Outside,
     Record,
     Run,
     TolcalError,
@@ -85,7 +88,7 @@ stats_full = st.builds(
     scaled_max_abs=size, scale_quantiles=st.tuples(*[finite] * 3),
     scale_abs_quantiles=st.tuples(*[finite] * 3), bias=st.floats(-1.0, 1.0, width=32),
     bias_count=count,
-    nonfinite_mismatch=count, ref_rms=finite, ref_max=float32,
+    nonfinite_mismatch=count, ref_rms=finite, ref_max=size,
 )  # fmt: skip
 cases = st.builds(
     Case,
@@ -95,6 +98,17 @@ cases = st.builds(
         max_size=4,
     ).map(lambda d: tuple(d.items())),
     profile=name, layout=name, seed=st.integers(0, 2**63 - 1),
+)  # fmt: skip
+
+
+outsides = st.builds(Outside, count=count, mismatch=count, differing=st.none() | count)
+apart = st.none() | st.floats(0.0, RELATION_MAX, width=32)
+checked = st.builds(
+    Checks,
+    unwritten=count, stray=count, inputs_changed=count, unrepeatable=count,
+    batch=st.none() | count, shift=apart, sums=apart, scale_invariant=apart,
+    scale_equivariant=apart, permutation=apart, odd=apart, linear=apart, configs=apart,
+    broken=st.none() | count,
 )  # fmt: skip
 
 
@@ -125,6 +139,7 @@ def runs_of_records(draw: st.DrawFn) -> list[Record]:
             roundoff=st.sampled_from([2.0**-53, 2.0**-24, 2.0**-11, 2.0**-8]),
             stats=st.none() | stats_published | stats_full,
             same_as_control=st.none() | st.booleans(),
+            outside=st.none() | outsides, checks=st.none() | checked,
         ).map(
             lambda r: msgspec.structs.replace(r, status="crashed" if r.stats is None else "ok")
         )  # fmt: skip
