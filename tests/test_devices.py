@@ -387,7 +387,7 @@ def test_drift_with_an_override_and_on_a_new_device_class() -> None:
 def test_units_of_overrides_follow_a_changed_compute_dtype() -> None:
     """A changed unit loosens no override."""
     approved = value(calibrated(two()))
-    half = compare._in_units_of(approved, 2.0**-23)
+    half = compare.in_units_of(approved, 2.0**-23)
     assert half is not None
     assert half.scaled_tol == approved.scaled_tol / 2
     assert half.on["sm_90"].scaled_tol == approved.on["sm_90"].scaled_tol / 2

@@ -19,7 +19,7 @@ ALLOWED: dict[str, str] = {
     "tomlfile": "model | tomli msgspec",
     "files": "model |",
     "imports": "model | msgspec",
-    "corpus": "model tomlfile imports | msgspec",
+    "corpus": "model tomlfile imports files | msgspec tomlkit",
     "cases": "model | numpy torch",
     "stats": "model | numpy torch triton",
     "binomial": "|",
@@ -29,6 +29,7 @@ ALLOWED: dict[str, str] = {
     "history": "model sound | pyarrow pandas numpy msgspec",
     "calibrate": "model binomial bounds history | numpy pandas msgspec",
     "compare": "model bounds | msgspec numpy",
+    "minimize": "model imports cases measure bounds compare | msgspec numpy",
     "tolerances": "model tomlfile files | tomlkit msgspec",
     "report": "model binomial | jinja2 rich msgspec altair vl_convert",
     "github": "model corpus imports tolerances history calibrate compare review report tomlfile "
@@ -40,7 +41,8 @@ ALLOWED: dict[str, str] = {
     "plugin": "model testing | pytest",
     "hook": "model tolerances project tomlfile files | msgspec tomli",
     "cli": "model tomlfile corpus cases measure history calibrate compare tolerances report "
-    "github hook bounds binomial stats project review files | msgspec pyarrow numpy pandas",
+    "github hook bounds binomial stats project review files minimize "
+    "| msgspec pyarrow numpy pandas",
     "__main__": "cli |",
     "__init__": "|",
 }
@@ -60,6 +62,7 @@ HEAVY = {
         "tolcal.cases.*", "tolcal.stats.batch", "tolcal.stats.order", "tolcal.bounds",
         "tolcal.history.*", "tolcal.calibrate.*", "tolcal.compare.*", "tolcal.testing.arrays",
         "tolcal.testing.judging", "tolcal.testing.kinds", "tolcal.testing.reference",
+        "tolcal.minimize.*",
     },
     "jinja2": {"tolcal.report.markdown", "tolcal.report.html"},
     "altair": {"tolcal.report.html.charts"},
@@ -161,7 +164,7 @@ def test_every_stage_is_in_the_table() -> None:
     [
         ("tolcal", "msgspec torch triton numpy pandas pyarrow jinja2 rich tomlkit"),
         ("tolcal.model", "torch triton numpy pandas pyarrow jinja2 rich tomlkit"),
-        ("tolcal.corpus", "torch triton numpy pandas pyarrow jinja2 rich"),
+        ("tolcal.corpus", "torch triton numpy pandas pyarrow jinja2 rich tomlkit"),
         ("tolcal.tolerances", "torch triton numpy pandas pyarrow jinja2 rich tomlkit"),
         ("tolcal.report", "torch triton numpy pandas pyarrow jinja2 rich altair"),
         ("tolcal.report.markdown", "torch triton numpy pandas pyarrow rich"),
@@ -186,6 +189,8 @@ def test_every_stage_is_in_the_table() -> None:
         # The parent of the workers: nothing that a kernel does may reach it.
         ("tolcal.measure", "torch triton pandas pyarrow ray"),
         ("tolcal.cli.measuring", "torch triton ray"),
+        ("tolcal.cli.minimizing", "torch triton ray"),
+        ("tolcal.minimize", "torch triton pandas pyarrow ray"),
         ("tolcal.github.histories", "torch triton"),
         ("tolcal.github.ingest", "torch triton"),
         ("tolcal.github.command", "torch triton"),

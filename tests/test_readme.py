@@ -71,7 +71,7 @@ def environment(copy: Path) -> Mapping[str, str]:
 def test_every_command_runs(copy: Path) -> None:
     """Each block of each page is a script that ends with 0, in the order in which they are read."""
     listed = [(page, block) for page in PAGES for block in blocks(page, "sh")]
-    assert len(listed) == 13
+    assert len(listed) == 15
     for page, block in listed:
         lines = block.splitlines()
         made = [line for line in lines if line.startswith("make ")]

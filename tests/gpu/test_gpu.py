@@ -6,6 +6,7 @@ import functools
 import itertools
 from pathlib import Path
 
+import input_bytes
 import msgspec
 import pytest
 from tests_support import CORPUS, ROOT
@@ -109,9 +110,14 @@ def test_all_gpus_give_the_records_of_one() -> None:
 
 
 def test_inputs_on_the_gpu_are_those_on_the_cpu() -> None:
-    """Input hashes computed on the GPU equal numpy's, of every profile, layout and dtype."""
-    from tolcal.measure import device
+    """Inputs drawn there are the frozen ones, and numpy's, of every profile, layout and dtype."""
+    from tolcal.measure import device  # needs a Triton that compiles
 
+    golden = input_bytes.golden()
+    for name, op, case in input_bytes.frozen():
+        drawn, _, sums = device.draw(op, case, torch.device("cuda"))
+        assert input_bytes.of_tensors(drawn) == golden[name], name
+        assert cases.input_hash(sums.tolist()) == golden[name]["input_hash"], name
     ops = {op.name: op for op in corpus.load(CORPUS)}
     for record in corpus_run()[::37]:
         if record.case.dtype in ("float32", "float16", "bfloat16"):

@@ -43,7 +43,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"tolcal: {error}", file=sys.stderr)
         return 2
     except ImportError as error:
-        remedy = packages.remedy(error, measures=args.module == "measuring")
+        remedy = packages.remedy(error, measures=args.module in ("measuring", "minimizing"))
         if remedy is None:
             return _bug()
         print(f"tolcal: `tolcal {args.command}` needs {remedy}", file=sys.stderr)
@@ -231,6 +231,36 @@ def build_parser() -> argparse.ArgumentParser:
     options.add_corpus(replay)
     options.add_history(replay)
     options.add_device(replay)
+    replay.add_argument("--snippet", nargs="?", const="-", metavar="FILE",
+                        help="also write the case as a script that needs no tolcal (without FILE: "
+                        "to standard output, what replay says to standard error)")  # fmt: skip
+
+    shrink = command(
+        "minimize", "minimizing", "shrink",
+        "make a failing case small: the fewest dims, elements and bits that still fail",
+        "tolcal minimize rmsnorm_triton:9e1c02b7d4a8f655",
+    )  # fmt: skip
+    shrink.add_argument("id", metavar="KERNEL:CASE", help="as `tolcal replay` takes it")
+    options.add_corpus(shrink)
+    options.add_history(shrink)
+    options.add_device(shrink)
+    shrink.add_argument("--tolerances", metavar="F", help="the approved tolerances")
+    shrink.add_argument("--budget-seconds", type=options.factor, default=60.0, metavar="S",
+                        help="end the search after S seconds with the best so far (default: "
+                        "60)")  # fmt: skip
+    shrink.add_argument("--out", metavar="F.py",
+                        help="script that fails as long as the kernel does, without tolcal "
+                        "(default: out/minimize/KERNEL-CASE.py)")  # fmt: skip
+
+    pin = command(
+        "pin", "minimizing", "pin",
+        "keep a failing case in its op.toml, so that every run measures it",
+        "tolcal pin rmsnorm_triton:9e1c02b7d4a8f655 --why 'rows of one element'",
+    )  # fmt: skip
+    pin.add_argument("id", metavar="KERNEL:CASE", help="as `tolcal replay` takes it")
+    pin.add_argument("--why", required=True, metavar="TEXT", help="what the case shows, in a line")
+    options.add_corpus(pin)
+    options.add_history(pin)
 
     _add_history_commands(command(
         "history", "keeping", "ls",

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
+import sys
 from collections import Counter
 from pathlib import Path
 
 import msgspec
 
-from tolcal import cases, corpus, files, history, measure, review, tolerances
-from tolcal.cli import config, output, packages, planning
+from tolcal import corpus, files, history, measure, review, tolerances
+from tolcal.cli import config, finding, output, packages, planning
 from tolcal.cli.recording import measure_into, say
-from tolcal.history import columns, loading
+from tolcal.history import loading
 from tolcal.model import Cell, ErrorStats, Op, Record, Run, TolcalError, Tolerance, one_line, plural
 from tolcal.report import terminal, text
 
 
-def _need_torch() -> None:
+def need_torch() -> None:
     # Found out here in one line rather than by a worker's traceback.
     for name in ("torch", "triton"):
         if importlib.util.find_spec(name) is None:
@@ -61,6 +63,15 @@ def _request(
     )
 
 
+def one_case(settings: config.Config, found: finding.Found) -> measure.Request:
+    """To run the kernels that were found, on the case."""
+    return measure.Request(
+        ops=(found.op,), dtypes=(), device=settings.device, gate=0, explore=0, workers=1,
+        timeout=settings.timeout, limits=limits(found.ops, tolerances.read(settings.tolerances)),
+        variables=_variables(settings),
+    )  # fmt: skip
+
+
 def _variables(settings: config.Config) -> dict[str, str]:
     # Whole, since a kernel may change the working directory.
     cache = settings.triton_cache
@@ -77,7 +88,7 @@ def _count_statuses(records: list[Record]) -> str:
 def run(args: argparse.Namespace) -> int:
     """``tolcal run``."""
     settings = config.load(args)
-    _need_torch()
+    need_torch()
     ops = corpus.select(corpus.load(settings.corpus), args.ops)
     out = Path(args.out)
     if not out.name.endswith((".jsonl.gz",)):
@@ -105,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
         assert record.stats is not None
         say(f"exceeds: {record.id} {record.case.dtype} {record.case.dims_text}: "
              f"{record.stats.num_exceeding} of {record.stats.count} elements; "
-             f"tolcal replay {record.id}")  # fmt: skip
+             f"tolcal minimize {record.id}")  # fmt: skip
     if len(over) > 5:
         say(f"... and {len(over) - 5} more")
     broken = [r for r in records if r.role == "control" and r.checks and r.checks.failed]
@@ -117,7 +128,7 @@ def run(args: argparse.Namespace) -> int:
     failed = [r for r in records if r.status in ("crashed", "timeout")]
     for record in failed[:5]:
         say(f"{record.status}: {record.id} {record.case.dtype} {record.case.dims_text}: "
-             f"{record.reason}")  # fmt: skip
+             f"{record.reason}; tolcal minimize {record.id}")  # fmt: skip
     if len(failed) > 5:
         say(f"... and {len(failed) - 5} more")
     return 1 if failed else 0
@@ -139,7 +150,7 @@ def ci(args: argparse.Namespace) -> int:
     from tolcal.report.document import Document, to_json
 
     settings = config.load(args)
-    _need_torch()
+    need_torch()
     ops = corpus.select(corpus.load(settings.corpus), args.ops)
     if args.tolerances and not settings.tolerances.exists():
         raise TolcalError(f"--tolerances {settings.tolerances}: no such file")
@@ -204,36 +215,32 @@ def ci(args: argparse.Namespace) -> int:
 def replay(args: argparse.Namespace) -> int:
     """``tolcal replay``."""
     settings = config.load(args)
-    _need_torch()
-    kernel_name, _, case_id = args.id.rpartition(":")
-    ops = corpus.load(settings.corpus)
-    if case_id in {name for op in ops for name in (op.name, *(k.name for k in op.kernels))}:
-        raise TolcalError(
-            f"{args.id}: give KERNEL:CASE, as the `tolcal replay` lines of reports have it"
-        )
-    approved = tolerances.read(settings.tolerances)
-    found = _recorded(settings, args, kernel_name, case_id)
-    case = found[0].case if found else measure.find_case(ops, case_id, settings.cases.gate)
-    if case is None:
-        raise TolcalError(
-            f"no record or gate case with id {args.id!r} in "
-            f"{', '.join(map(str, _places(settings, args)))}; give the file or folder that holds "
-            "it with --history"
-        )
-    op = next((op for op in ops if op.name == case.op), None)
-    if op is None:
-        raise TolcalError(f"case {case_id} is of op {case.op!r}, which the corpus lacks")
-    if case.profile not in cases.PROFILES:
-        raise TolcalError(
-            f"case {case_id} has input profile {case.profile!r}, known are "
-            f"{', '.join(cases.PROFILES)}: a test drew its inputs; run that test again with "
-            "--tolcal-seed"
-        )
-    op = corpus.select((op,), [kernel_name or op.name])[0]
-    request = measure.Request(
-        ops=(op,), dtypes=(), device=settings.device, gate=0, explore=0, workers=1,
-        timeout=settings.timeout, limits=limits(ops, approved), variables=_variables(settings),
-    )  # fmt: skip
+    need_torch()
+    found = finding.find(settings, args)
+    if args.snippet is None:
+        return _replay(settings, found, None)
+    if not found.kernel:
+        raise TolcalError(f"{args.id}: a script is of one kernel: give KERNEL:CASE")
+    if args.snippet == "-":  # to be redirected: what replay says is not part of it
+        with contextlib.redirect_stdout(sys.stderr):
+            scripts: list[str] = []
+            status = _replay(settings, found, scripts)
+        output.emit("".join(scripts))
+        return status
+    path = Path(args.snippet)
+    output.must_be_free(path, "script", "--snippet", (settings.tolerances, *settings.history))
+    scripts = []
+    status = _replay(settings, found, scripts)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files.replace(path, "".join(scripts))
+    print(f"\nwritten: {path}, which fails by itself as long as the kernel does")
+    return status
+
+
+def _replay(settings: config.Config, found: finding.Found, scripts: list[str] | None) -> int:
+    """Runs and shows what was found; a script of it joins ``scripts``."""
+    case, kernel_name = found.case, found.kernel
+    request = one_case(settings, found)
     print(
         f"{case.op} {case.dtype} {case.dims_text} profile={case.profile} layout={case.layout} "
         f"seed={case.seed}"
@@ -245,27 +252,21 @@ def replay(args: argparse.Namespace) -> int:
             continue
         if kernel_name and value.kernel != kernel_name:
             continue
-        _show_judged(value, approved.get((case.op, case.dtype)))
-        same &= _compare_recorded(value, [r for r in found if r.kernel == value.kernel])
+        _show_judged(value, found.tolerance)
+        same &= _compare_recorded(value, [r for r in found.records if r.kernel == value.kernel])
+        if scripts is not None:
+            scripts.append(_script(found, value))
     return 0 if same else 1
 
 
-def _places(settings: config.Config, args: argparse.Namespace) -> list[Path]:
-    usual = [] if args.history else [Path("out/records.jsonl.gz")]
-    return [*settings.history, *(p for p in usual if p.exists())]
+def _script(found: finding.Found, record: Record) -> str:
+    from tolcal.minimize import failure, snippet
 
-
-def _recorded(
-    settings: config.Config, args: argparse.Namespace, kernel: str, case_id: str
-) -> list[Record]:
-    """The records of that id, in the order of the places they are looked for in."""
-    import pyarrow.compute as pc
-
-    table = history.read_table(loading.recorded(_places(settings, args)))
-    mask = pc.equal(pc.cast(table["case_id"], "string"), case_id)
-    if kernel:
-        mask = pc.and_(mask, pc.equal(pc.cast(table["kernel"], "string"), kernel))
-    return list(columns.to_records(table.filter(mask)))
+    device = record.run.environment.device_class
+    tolerance = failure.holding(found.tolerance, found.op, device)
+    return snippet.write(
+        found.op, found.op.kernel(record.kernel), record, failure.of(record, tolerance), tolerance
+    )
 
 
 def _show_judged(new: Record, tolerance: Tolerance | None) -> None:
@@ -292,6 +293,7 @@ def _show_judged(new: Record, tolerance: Tolerance | None) -> None:
             why = f"{new.stats.nonfinite_mismatch} values not finite where the reference is"
         print(f"  EXCEEDS its tolerance: {why}, {new.stats.num_exceeding} of {new.stats.count} "
               "elements over")  # fmt: skip
+        print(f"  the smallest input that still fails: tolcal minimize {new.id}")
     else:
         print(f"  passes its tolerance, of which it uses {100 * used:.1f} %")
 

@@ -17,7 +17,8 @@ _REPORT = re.compile(
     re.DOTALL | re.IGNORECASE,
 )
 _PICTURE = re.compile(rb"<svg |\x89PNG\r\n")
-_KINDS = {"proposal": _PROPOSAL, "report": _REPORT, "picture": _PICTURE}
+_SCRIPT = re.compile(rb"# A failing case of a GPU kernel, by tolcal\n")
+_KINDS = {"proposal": _PROPOSAL, "report": _REPORT, "picture": _PICTURE, "script": _SCRIPT}
 
 
 def must_be_free(path: Path, kind: str, option: str, inputs: Iterable[Path]) -> None:
@@ -25,7 +26,7 @@ def must_be_free(path: Path, kind: str, option: str, inputs: Iterable[Path]) -> 
 
     Args:
         path: what is to be written.
-        kind: ``proposal``, ``report`` or ``picture``; an older one is written over.
+        kind: ``proposal``, ``report``, ``picture`` or ``script``; an older one is written over.
         option: that names ``path``, for the message.
         inputs: what the command reads: none of it is written over, whatever it holds.
 

@@ -78,7 +78,7 @@ def compare(
         ran = [r for r in group if r.status == "ok" and r.stats is not None]
         if not ran:
             continue
-        present, future = (_in_units_of(t.get(cell), ran[0].roundoff) for t in (approved, proposed))
+        present, future = (in_units_of(t.get(cell), ran[0].roundoff) for t in (approved, proposed))
         judged_rows += len(ran) if present is not None else 0
         if group[0].role == "control":
             finding = _control(ran, present, new, baseline)
@@ -140,7 +140,7 @@ def regressed(
             exact.failed(group).any()
             or (
                 (cell := approved.get((group[0].case.op, key[1]))) is not None
-                and (tolerance := _in_units_of(cell, group[0].roundoff)) is not None
+                and (tolerance := in_units_of(cell, group[0].roundoff)) is not None
                 and bounds.exceeds(judged(group), tolerance).any()
             )
         )
@@ -155,7 +155,7 @@ def _changed(record: Record, baseline: Baseline, changed: Collection[str] | None
     return hashes not in baseline.sources.get((record.kernel, record.case.dtype), frozenset())
 
 
-def _in_units_of(tolerance: Tolerance | None, roundoff: float) -> Tolerance | None:
+def in_units_of(tolerance: Tolerance | None, roundoff: float) -> Tolerance | None:
     """The same bound in another unit: a changed compute_dtype must not loosen what is approved."""
     if tolerance is None:
         return None

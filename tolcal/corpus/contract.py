@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -81,7 +82,15 @@ def read(path: Path) -> tuple[OpToml, Bad]:
 
     Raises TolcalError, naming file and line.
     """
-    data, text = tomlfile.read(path)
+    return _checked(*tomlfile.read(path), path)
+
+
+def parse(text: str, path: Path) -> tuple[OpToml, Bad]:
+    """The same of a text that may become the file ``path``."""
+    return _checked(tomlfile.loads(text, path), text, path)
+
+
+def _checked(data: dict[str, Any], text: str, path: Path) -> tuple[OpToml, Bad]:
     spec = tomlfile.convert(data, OpToml, path, text)
 
     def bad(keys: tuple[str, ...], what: str) -> TolcalError:

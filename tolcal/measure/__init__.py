@@ -189,11 +189,11 @@ def _execute(
                 name = p.unit.op.name
                 done[name] += 1
                 progress(Step(done.total(), total.total(), name, done[name], total[name]))
-                yield _record(runs[p.run], p, outcome)
+                yield record_of(runs[p.run], p, outcome)
             skip = 0
 
 
-def _record(run: Run, planned: Planned, outcome: wire.Measured) -> Record:
+def record_of(run: Run, planned: Planned, outcome: wire.Measured) -> Record:
     op, unit = planned.unit.op, planned.unit
     kernel = next(k for k in unit.kernels if k.name == outcome.kernel)
     case_set: CaseSet = "gate" if outcome.case < planned.gate else "explore"

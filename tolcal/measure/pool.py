@@ -236,7 +236,7 @@ class Pool:
 
     def _measured(self, worker: Worker, message: wire.Measured) -> bool:
         key = (message.case, message.kernel)
-        if worker.index is None or key not in worker.started or not _is_sound(message):
+        if worker.index is None or key not in worker.started or not is_sound(message):
             return self._tampered(worker)
         worker.started.remove(key)
         worker.measured.add(key)
@@ -344,7 +344,7 @@ class Pool:
         return self._lost(worker, "crashed", TAMPERED)
 
 
-def _is_sound(message: wire.Measured) -> bool:
+def is_sound(message: wire.Measured) -> bool:
     """Whether it is what a worker says: what a kernel may put there must fit into a record."""
     try:
         if message.stats is not None:

@@ -6,7 +6,7 @@ A frame is the length of a value (four bytes, the highest first), then the value
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -39,6 +39,8 @@ class Unit(msgspec.Struct, frozen=True):
     #: Evaluate the reference on every case before any kernel's code is loaded: what is refused
     #: then is the reference's fault and no kernel's.
     check: bool = False
+    #: The bytes of each input instead of what its case draws: C order, in the input's own dtype.
+    values: Mapping[str, bytes] | None = None
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):

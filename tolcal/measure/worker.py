@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
@@ -26,6 +26,7 @@ import torch
 from tolcal import cases, stats
 from tolcal.measure import checks, configs, domain, environment
 from tolcal.measure.context import Context
+from tolcal.measure.given import GivenContext
 from tolcal.measure.large import LargeContext, TooLargeError
 from tolcal.measure.wire import (
     Finished,
@@ -123,6 +124,7 @@ class Worker:
         #: How many outputs are launched before their results are waited for.
         self.most = FIRST_BATCH
         self.interpreter = os.environ.get("TRITON_INTERPRET") == "1"
+        self.values: Mapping[str, bytes] | None = None  # of the unit
 
     def function(self, kernel: Kernel) -> Callable[..., torch.Tensor] | str:
         """``run`` of a kernel, or why its file can't be loaded."""
@@ -149,6 +151,7 @@ class Worker:
     def unit(self, unit: Unit) -> None:
         """Measure every (case, kernel) of ``unit`` that is not done yet."""
         self.careful = unit.careful or self.device.type == "cpu"
+        self.values = unit.values
         work = [
             (index, case, todo)
             for index, case in enumerate(unit.cases)
@@ -199,8 +202,12 @@ class Worker:
         """
         reference = self.reference(op)
         try:
-            make = LargeContext if case.profile == "large" else Context
-            context = make(op, case, self.device, reference, again=first)
+            context: Context
+            if self.values is not None:
+                context = GivenContext(op, case, self.device, reference, self.values)
+            else:
+                make = LargeContext if case.profile == "large" else Context
+                context = make(op, case, self.device, reference, again=first)
             if self.careful:
                 context.input_hash()  # while the device is known to be sound
         except TolcalError:

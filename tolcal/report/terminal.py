@@ -117,6 +117,8 @@ def _findings(console: Console, verdict: Verdict) -> None:
     for f in shown:  # whole, to be copied: no table may cut an id
         if f.exceeding:
             console.print(f"  tolcal replay {one_line(f.worst, 100)}", soft_wrap=True)
+        if f.exceeding and f.kind in ("regression", "crashed"):
+            console.print(f"  tolcal minimize {one_line(f.worst, 100)}", soft_wrap=True)
     console.print()
 
 
