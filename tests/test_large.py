@@ -188,6 +188,8 @@ def test_rows_are_those_where_indices_end() -> None:
         assert {(element - 1) // 4097, element // 4097} <= set(rows)
     assert large.judged_rows(op, case, "B") == rows
     assert large.judged_rows(op, make_case({"B": 2**21, "H": 4097}, seed=4), "B") != rows
+    even = large.judged_rows(op, make_case({"B": 2**21, "H": 4096}), "B")
+    assert {2**19 - 1, 2**19, 2**20 - 1, 2**20} <= set(even)
     # Of rows that are long, the first and the last are judged if nothing else.
     assert large.judged_rows(op, make_case({"B": 4, "H": 2**30}), "B") == [0, 3]
 

@@ -30,7 +30,7 @@ class Arrays(Protocol):
         """int64 to fp64, to nearest."""
 
     def where(self, condition: Array, one: Array, other: Array) -> Array:
-        """Elementwise choice; at least one of the two is an array."""
+        """Elementwise choice between arrays or numbers."""
 
 
 class Numpy:
