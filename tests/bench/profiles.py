@@ -1,4 +1,4 @@
-"""Which fault shows where: `python tests/bench/profiles.py [OP ...] [--device D] [--cases N]`.
+"""Which fault shows where: `python tests/bench/profiles.py [OP ...] [--corpus DIR] [--device D]`.
 
 Runs the corpus over input profiles, N cases each (8), in one dtype (float32), every case checked,
 and prints two tables as Markdown:
@@ -44,14 +44,19 @@ def reasons(record: Record, approved: Tolerances) -> list[str]:
 
 
 def measured(
-    ops: tuple[Op, ...], profiles: Sequence[str], dtype: str, cases: int, device: str
+    ops: tuple[Op, ...],
+    profiles: Sequence[str],
+    dtype: str,
+    cases: int,
+    device: str,
+    root: Path = ROOT / "corpus",
 ) -> list[Record]:
     """Every record, each case checked."""
     request = measure.Request(
         ops=ops, dtypes=(dtype,), device=device, gate=cases, explore=0, profiles=tuple(profiles),
         checks="all",
     )  # fmt: skip
-    return [v for v in measure.measure(request, ROOT / "corpus") if isinstance(v, Record)]
+    return [v for v in measure.measure(request, root) if isinstance(v, Record)]
 
 
 def table(records: Iterable[Record], approved: Tolerances, role: str) -> list[str]:
@@ -93,14 +98,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Prints the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("ops", nargs="*", metavar="OP")
+    parser.add_argument("--corpus", default=ROOT / "corpus", type=Path)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--cases", type=int, default=8)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--profile", action="append", choices=PROFILES)
     args = parser.parse_args(argv)
-    ops = corpus.select(corpus.load(ROOT / "corpus"), args.ops)
+    ops = corpus.select(corpus.load(args.corpus), args.ops)
     profiles = args.profile or [p for p in PROFILES if p != "large"]
-    records = measured(ops, profiles, args.dtype, args.cases, args.device)
+    records = measured(ops, profiles, args.dtype, args.cases, args.device, args.corpus)
     approved = tolerances.read(ROOT / "tolerances.toml")
     for role in ("buggy", "control"):
         print("\n".join(table(records, approved, role)), end="\n\n")

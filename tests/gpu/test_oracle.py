@@ -1,0 +1,80 @@
+"""What inputs and checks show on a GPU: of every kernel of the corpus and of the candidates."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import pytest
+from tests_support import CANDIDATES, CORPUS
+
+from tolcal import corpus, measure
+from tolcal.model import PROFILES, Record
+
+torch = pytest.importorskip("torch")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"),
+]
+
+
+@functools.cache
+def records(root: Path) -> tuple[Record, ...]:
+    """Eight checked cases of each kernel, dtype and profile; `large` is measured by itself."""
+    profiles = tuple(p for p in PROFILES if p != "large")
+    request = measure.Request(
+        ops=corpus.load(root), dtypes=(), device="cuda", gate=8, explore=0, workers=8,
+        profiles=profiles, checks="all",
+    )  # fmt: skip
+    return tuple(v for v in measure.measure(request, root) if isinstance(v, Record))
+
+
+@pytest.mark.parametrize("root", [CORPUS, CANDIDATES], ids=["corpus", "candidates"])
+def test_no_check_fails_a_control(root: Path) -> None:
+    """In no profile, whatever the values: exact checks, relations, and kinds inside the domain."""
+    controls = [r for r in records(root) if r.role == "control"]
+    assert {r.case.profile for r in controls} == set(PROFILES) - {"large"}
+    wrong = {
+        (r.kernel, r.case.dtype, r.case.profile): (r.status, r.reason, r.checks)
+        for r in controls
+        if r.status != "ok"
+        or r.checks is None
+        or r.checks.failed
+        or (r.stats is not None and r.stats.nonfinite_mismatch)
+    }
+    assert wrong == {}
+
+
+def test_faults_that_only_a_check_sees() -> None:
+    """An unwritten half that the autotuner's trials hide has the control's bits in plain runs."""
+    found = [r for r in records(CANDIDATES) if r.kernel == "swiglu_half_written_buggy"]
+    assert any(r.checks is not None and r.checks.failed for r in found)
+    for dtype in ("float32", "float16", "bfloat16"):
+        assert any(r.checks and r.checks.failed for r in found if r.case.dtype == dtype), dtype
+
+
+def test_every_known_wrong_candidate_shows() -> None:
+    """In some case of each its output is not its control's, or a check fails."""
+    shown = {
+        r.kernel
+        for r in records(CANDIDATES)
+        if r.same_as_control is False or (r.checks is not None and r.checks.failed)
+    }
+    assert {k.name for op in corpus.load(CANDIDATES) for k in op.kernels if k.corrupts} <= shown
+
+
+@pytest.mark.parametrize("root", [CORPUS, CANDIDATES], ids=["corpus", "candidates"])
+def test_large_cases(root: Path) -> None:
+    """Beyond 2^31 elements, where memory allows: controls pass by kind, and write all of it."""
+    ops = tuple(op for op in corpus.load(root) if "large" in op.sizes)
+    if not ops:
+        pytest.skip("no op of it declares large sizes")
+    request = measure.Request(
+        ops=ops, dtypes=("float16",), device="cuda", gate=1, explore=0, workers=1,
+        profiles=("large",), timeout=300.0,
+    )  # fmt: skip
+    for record in measure.measure(request, root):
+        if isinstance(record, Record) and record.role == "control":
+            assert record.status == "ok", record.reason
+            assert record.stats is not None
+            assert record.stats.nonfinite_mismatch == 0
