@@ -14,11 +14,8 @@ from typing import NamedTuple
 
 import torch
 
-from tolcal import stats
+from tolcal import cases, stats
 from tolcal.model import DTYPES, Case, Op
-
-#: Profiles whose values are those of ``default``, which the contract holds inside the domain.
-WITHIN = frozenset({"default", "boundary", "regular", "edges", "large"})
 
 
 class Part(NamedTuple):
@@ -31,7 +28,7 @@ class Part(NamedTuple):
 
 def may_leave(op: Op, case: Case, factor: float = 1.0) -> bool:
     """Whether inputs of that case, all times ``factor``, can be outside the domain."""
-    if case.profile not in WITHIN:
+    if case.profile not in cases.LIKE_DEFAULT:
         return True
     for spec in op.inputs.values():
         if spec.is_integer:
