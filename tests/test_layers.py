@@ -52,7 +52,7 @@ HEAVY = {
     "torch": {
         "tolcal.stats.*", "tolcal.measure.worker", "tolcal.measure.context",
         "tolcal.measure.checks", "tolcal.measure.device", "tolcal.measure.domain",
-        "tolcal.measure.environment", "tolcal.measure.large", "tolcal.measure.given", "tolcal.measure.trials",
+        "tolcal.measure.environment", "tolcal.measure.given", "tolcal.measure.large",
         "tolcal.measure.relations",
         "tolcal.measure.watch", "tolcal.testing.recording",
     },
