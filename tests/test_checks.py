@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from checks_support import CASE, checked, context, op_of, write_triton
 
+from tolcal.measure import checks, configs
 from tolcal.model import RELATION_MAX, Checks, Relation
 
 #: Checks of a kernel that does all right, on an op that declares nothing.
@@ -270,6 +271,47 @@ def test_where_the_reference_does_not_keep_it_nothing_is_asked(tmp_path: Path) -
     assert found.broken == 0
 
 
+@pytest.mark.parametrize("pattern", [0x7F, 0xFF])
+def test_an_8_bit_nan_is_written(pattern: int, tmp_path: Path) -> None:
+    """Either nan of float8_e4m3fn, one of which is what guarded memory is filled with."""
+    source = (
+        "def run(x):\n    y = (2 * x.double()).to(x.dtype)\n    bits = y.view(torch.uint8)\n"
+        f"    bits[0, 1:3] = {pattern}\n    return y\n"
+    )
+    assert checked(tmp_path, source, dtype="float8_e4m3fn").unwritten == 0
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_sides_of_a_relation_in_the_same_memory(right: bool, tmp_path: Path) -> None:
+    """A kernel that uses its output's memory again gives the second side in that of the first."""
+    shift = " - x.amax(-1, keepdim=True)" if right else ""
+    source = (
+        f"kept = {{}}\ndef run(x):\n    e = torch.exp(x{shift})\n"
+        "    y = kept.setdefault(x.shape, torch.empty_like(x))\n"
+        "    return torch.div(e, e.sum(-1, keepdim=True), out=y)\n"
+    )
+    found = checked(
+        tmp_path, source, dtype="float64", reference=SOFTMAX_REF, relations=(SHIFT,), batch=None,
+        compute_dtype="float64",
+    )  # fmt: skip
+    assert (found.broken == 0) is right
+
+
+def test_places_of_vector_loops_are_no_batches() -> None:
+    """Neither batches nor permutations are looked at where an element's place is in its bits."""
+    made = context(
+        op_of(relations=(relation("permutation", inputs=(), dims=("B",)), relation("odd"))),
+        TWICE_REF,
+    )
+    first = made.inputs["x"] + made.inputs["x"]
+    run = lambda x: x + x  # noqa: E731
+    for vectorised in (False, True):
+        found = checks.run(made, run, first, interpreted=True, vectorised=vectorised)
+        assert ("batch" in found.names) is not vectorised
+        assert ("permutation" in found.names) is not vectorised
+        assert "odd" in found.names
+
+
 # --- autotuned kernels --------------------------------------------------------------------------
 
 
@@ -279,6 +321,14 @@ def test_each_config_is_checked(second: str, broken: int, tmp_path: Path) -> Non
     found = write_triton(tmp_path, second)
     assert (found.broken, found.configs) == (broken, RELATION_MAX if broken else 0.0)
     assert (found.unwritten, found.unrepeatable) == (0, 0)
+
+
+def test_a_config_that_the_autotuner_passes_over_is_no_failure() -> None:
+    """Too large for the device, or excluded by an assertion; anything else is the kernel's."""
+    from triton.runtime.errors import OutOfResources
+
+    assert configs.unusable(OutOfResources(2, 1, "shared memory"))
+    assert not configs.unusable(RuntimeError("no"))
 
 
 def test_context_is_of_the_case() -> None:

@@ -245,6 +245,10 @@ BROKEN: dict[str, tuple[dict[str, str | bytes | None], str]] = {
         {"toml": TOML.replace('dtypes = ["float32"]', "dtypes = float32")},
         "ROOT/double/op.toml:2:10: not TOML: Invalid value; mend the syntax there",
     ),
+    "batch is no dim of the output": (
+        {"toml": TOML.replace("[dims]", 'batch = "K"\n[dims]\nK = [2]')},
+        "ROOT/double/op.toml:4: batch: 'K' is no dim of the output ['B']",
+    ),
     "unknown key": (
         {"toml": TOML.replace("[dims]", "colour = 1\n[dims]")},
         "ROOT/double/op.toml:4: colour: Object contains unknown field `colour`; known: "

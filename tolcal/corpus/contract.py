@@ -125,6 +125,8 @@ def _check(spec: OpToml, bad: Bad) -> None:
         dim = getattr(spec, key)
         if dim is not None and dim not in spec.dims:
             raise bad((key,), f"{dim!r} is none of the dims {', '.join(spec.dims)}")
+    if spec.batch is not None and spec.batch not in spec.output.shape:
+        raise bad(("batch",), f"{spec.batch!r} is no dim of the output {spec.output.shape}")
     _check_oracle(spec, bad)
     for dtype, atol in spec.legacy_atol.items():
         if dtype not in spec.dtypes:

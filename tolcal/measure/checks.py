@@ -25,7 +25,7 @@ from tolcal import cases
 from tolcal.measure import configs, relations
 from tolcal.measure.context import Context, Poison
 from tolcal.measure.relations import Distance, Inputs
-from tolcal.measure.watch import Input, Watch, alike, bits, unwritten
+from tolcal.measure.watch import Input, Watch, alike, bits, untouched, unwritten
 from tolcal.model import RELATION_MAX, Case, Checks, Relation
 
 Function = Callable[..., torch.Tensor]
@@ -60,7 +60,13 @@ def found(names: tuple[str, ...], values: list[int]) -> Checks:
     return Checks(**fields)
 
 
-def run(context: Context, function: Function, first: torch.Tensor, interpreted: bool) -> Pending:
+def run(
+    context: Context,
+    function: Function,
+    first: torch.Tensor,
+    interpreted: bool,
+    vectorised: bool = False,
+) -> Pending:
     """Launches of a kernel on the case of ``context``, watched.
 
     Args:
@@ -68,6 +74,9 @@ def run(context: Context, function: Function, first: torch.Tensor, interpreted: 
         function: the kernel's ``run``.
         first: its output on the case, which later launches must not be able to change.
         interpreted: whether Triton is, which is slow and repeats itself by its nature.
+        vectorised: whether the kernel is made of a CPU's vector loops, which round the elements
+            that they have no full vector for in another way: then an element's bits depend on its
+            place, and neither batches nor permutations are looked at.
 
     Raises:
         FailedCheckError: what the kernel raises on inputs of its own domain.
@@ -76,7 +85,8 @@ def run(context: Context, function: Function, first: torch.Tensor, interpreted: 
     distances: list[tuple[str, Distance]] = []
     with configs.as_chosen(tuners):
         counts = _watched(context, function, first, again=not interpreted)
-        batch = None if context.op.batch is None else _batch(context, function, first)
+        placeless = context.op.batch is None or vectorised
+        batch = None if placeless else _batch(context, function, first)
 
         def launch(inputs: Inputs) -> torch.Tensor:
             # A kernel that writes to its inputs must not change the case's own.
@@ -85,7 +95,7 @@ def run(context: Context, function: Function, first: torch.Tensor, interpreted: 
                 return context.launch(function, own)
 
         for relation in context.op.relations:
-            if relation.kind != "configs":
+            if relation.kind != "configs" and not (vectorised and relation.kind == "permutation"):
                 with _named(relation.kind):
                     distances.append(
                         (relation.kind, relations.measure(context, relation, first, launch))
@@ -224,8 +234,12 @@ def _configs(
             with configs.as_chosen(others), configs.pinned(tuner, config):
                 guarded = _guarded(context, function)
                 if guarded is None:
-                    with _named(f"config {config}"):
+                    try:
                         out = _plain(context, function)
+                    except (Exception, SystemExit) as error:
+                        if configs.unusable(error):
+                            continue  # as the autotuner itself does
+                        raise FailedCheckError(f"config {config}", error) from error
                 else:
                     out = guarded[0]
                     stray = stray + guarded[1].stray(context.device)
@@ -235,7 +249,8 @@ def _configs(
                 out.double(), first.double(), slack=context.gap,
                 unit=context.roundoff * context.scale, allowed=allowed, left_out=left_out,
             )  # fmt: skip
-            missing = (unwritten(out, out) & ~left_out).sum()  # also if the chosen one left it out
+            # Also if the chosen one left it out.
+            missing = (untouched(out, first) & ~left_out).sum()
             largest = torch.maximum(largest, found.largest)
             largest = torch.where(missing > 0, RELATION_MAX, largest)
             beyond = beyond + torch.maximum(found.beyond, missing)

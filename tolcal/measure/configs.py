@@ -75,6 +75,12 @@ def launched(tuner: Any, config: Any) -> bool:
     return getattr(tuner, "best_config", None) is config
 
 
+def unusable(error: BaseException) -> bool:
+    """Whether an autotuner passes over a configuration that raises this: too large, or excluded."""
+    names = {"OutOfResources", "CompileTimeAssertionFailure", "PTXASError"}
+    return any(kind.__name__ in names for kind in type(error).__mro__)
+
+
 @contextmanager
 def as_chosen(found: Sequence[Any]) -> Iterator[None]:
     """Within, each autotuner goes on with the configuration that it launched last."""

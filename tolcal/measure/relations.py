@@ -123,9 +123,14 @@ def _mapped(context: Context, relation: Relation, first: torch.Tensor, launch: L
     if relation.kind == "scale_equivariant":
         left_out |= _extreme(context, context.ref, power)
     return distance(
-        back(launch(moved).double()), first.double(), slack=context.gap,
+        back(_copied(launch(moved))), first.double(), slack=context.gap,
         unit=context.roundoff * context.scale, allowed=relation.units, left_out=left_out,
     )  # fmt: skip
+
+
+def _copied(out: torch.Tensor) -> torch.Tensor:
+    """As fp64, and never the memory itself: a kernel may use that again for its next output."""
+    return out.to(torch.float64, copy=True)
 
 
 def _shift(context: Context, relation: Relation, launch: Launch) -> Distance:
@@ -143,7 +148,7 @@ def _shift(context: Context, relation: Relation, launch: Launch) -> Distance:
         for side, *_ in sides:
             left_out |= domain.depends(context.op, context.reference, context.wide_of(side))
     return distance(
-        launch(upper).double(), launch(lower).double(), slack=context.gap_at(ref),
+        _copied(launch(upper)), _copied(launch(lower)), slack=context.gap_at(ref),
         unit=context.roundoff * scale, allowed=relation.units, left_out=left_out,
     )  # fmt: skip
 
@@ -187,7 +192,7 @@ def _linear(context: Context, relation: Relation, first: torch.Tensor, launch: L
         left_out |= _extreme(context, part, 1.0, 0.0)
     slack = (context.gap + context.gap_at(a) + context.gap_at(b)) / 2
     return distance(
-        launch(one).double() + launch(other).double(), first.double(), slack=slack,
+        _copied(launch(one)) + _copied(launch(other)), first.double(), slack=slack,
         unit=context.roundoff * scale, allowed=relation.units, left_out=left_out,
     )  # fmt: skip
 

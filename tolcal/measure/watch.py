@@ -18,7 +18,7 @@ from tolcal import cases
 #: Bytes of a guard zone: several tiles of what a program writes at once.
 GUARD = 2**16
 #: What untouched memory holds: nan with a payload of our own, so that what is read of it shows.
-#: The only nan that float8_e4m3fn has beside this is the positive one, which converting gives.
+#: float8_e4m3fn has one nan beside this, the positive one, which `context.Poison` fills with.
 _PATTERNS = {
     torch.float64: 0x7FFDA7A7A7A7A7A7,
     torch.float32: 0x7FE7A7A7,
@@ -176,7 +176,20 @@ class Watch(TorchFunctionMode):
 def unwritten(out: torch.Tensor, plain: torch.Tensor) -> torch.Tensor:
     """bool: the elements of a watched launch's output that nothing was written to.
 
-    ``plain`` is the output of a launch under `context.Poison`, which fills with another nan: a
+    ``plain`` is the output of a launch under `context.Poison`, which fills with torch's nan: a
     kernel that happens to write our pattern does not write that one, too.
     """
-    return (bits(out) == pattern(out.dtype)) & plain.to(torch.float64).isnan()
+    if not out.is_floating_point():
+        return torch.zeros_like(out, dtype=torch.bool)  # whose memory `Poison` leaves alone
+    filled = bits(torch.full((1,), torch.nan, dtype=out.dtype, device=out.device))
+    return (bits(out) == pattern(out.dtype)) & (bits(plain) == filled)
+
+
+def untouched(out: torch.Tensor, plain: torch.Tensor) -> torch.Tensor:
+    """bool: elements of a watched launch's output with our pattern that ``plain`` lacks there.
+
+    For a launch that is not repeated: what a plain one, of another configuration, wrote, is no
+    pattern of ours unless the kernel writes it.
+    """
+    ours = pattern(out.dtype)
+    return (bits(out) == ours) & (bits(plain) != ours)

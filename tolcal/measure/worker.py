@@ -261,7 +261,8 @@ class Worker:
                 if index < unit.checked and case.profile != "large":
                     # Its own copy: a kernel may give the same memory again.
                     out = context.outputs[kernel.name] = out.clone()
-                    checked = checks.run(context, function, out, self.interpreter)
+                    vectorised = self.device.type == "cpu" and not kernel.uses_triton
+                    checked = checks.run(context, function, out, self.interpreter, vectorised)
                 if self.careful and self.device.type == "cuda":
                     torch.cuda.synchronize()  # a fault surfaces here, while its kernel is known
                 if os.getpid() != self.pid:
