@@ -233,7 +233,9 @@ def run(**inputs):
     return (x.double() * inputs["w"].double()).sum(-1).to(x.dtype)
 """
 #: Of rows longer than 4 the last element is forgotten.
-TAIL = GOOD.replace("    return", "    if x.shape[1] > 4:\n        x[:, -1] = 0\n    return")
+TAIL = GOOD.replace(
+    "    return", "    if x.shape[1] > 4:\n        x = x.clone()\n        x[:, -1] = 0\n    return"
+)
 RAISES = GOOD.replace("    return", """\
     if x.shape[1] < 3:
         raise KeyError(x.shape)
@@ -546,6 +548,13 @@ def test_sources_that_do_not_stand_one_after_another(what: str, dtype: str, tmp_
     right = right.replace("torch = 2\n", "torch = 1\n").replace(" + _near.SHIFT", "")
     done = run_alone(right, tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_source_may_begin_with_a_mark(tmp_path: Path) -> None:
+    """The byte order mark that some editors write, which Python itself takes, too."""
+    (tmp_path / "a.py").write_bytes(b"\xef\xbb\xbfdef run(x):\n    return x\n")
+    (text,) = snippet._files(tmp_path / "a.py").values()
+    assert text.startswith("def run")
 
 
 def test_sources_that_no_script_can_hold(tmp_path: Path) -> None:

@@ -114,9 +114,12 @@ def run(args: argparse.Namespace) -> int:
     over = [r for r in records if r.role == "control" and r.stats and r.stats.num_exceeding]
     for record in over[:5]:
         assert record.stats is not None
+        # Only what is approved says of a smaller case whether it fails still.
+        is_approved = isinstance(request.limits[record.case.op, record.case.dtype], Tolerance)
+        what = "minimize" if is_approved else "replay"
         say(f"exceeds: {record.id} {record.case.dtype} {record.case.dims_text}: "
              f"{record.stats.num_exceeding} of {record.stats.count} elements; "
-             f"tolcal minimize {record.id}")  # fmt: skip
+             f"tolcal {what} {record.id}")  # fmt: skip
     if len(over) > 5:
         say(f"... and {len(over) - 5} more")
     broken = [r for r in records if r.role == "control" and r.checks and r.checks.failed]

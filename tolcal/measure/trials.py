@@ -84,7 +84,6 @@ class Trials:
         self.commit, self.dirty = git_state(corpus)
         self.limit: Tolerance | float | None = None  # what elements are counted against
         self.checked = True  # whether kernels are checked, too, which takes more launches
-        self.checked = True  # whether kernels are checked, too, which takes more launches
         self.count = 0
         self.slowest = 0.0  # seconds of the slowest kernel that came to an end
         self.spares = 0

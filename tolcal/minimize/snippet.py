@@ -125,7 +125,7 @@ def _files(path: Path) -> Files:
                 "one"
             )
         try:
-            named[name] = raw.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+            named[name] = raw.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
         except UnicodeDecodeError:
             raise TolcalError(f"{file}: not UTF-8, so no script can be made of it") from None
     size = sum(map(len, named.values()))
