@@ -274,7 +274,8 @@ def test_an_interval_is_no_surer_than_the_rows_that_were_judged() -> None:
     assert by_run.intervals()[1] == binomial.interval(8, 8)
     by_run.add(runs, ~every, every, np.full(8, 3000.0))
     found = by_run.intervals()[1]
-    assert found == (min(0.25, binomial.interval(4, 16)[0]), binomial.interval(4, 16)[1])
+    worth = binomial.interval(3, 12)  # (8 * 1000 + 8 * 3000)^2 / (8 * 1000^2 + 8 * 3000^2) = 12.8
+    assert found == (min(0.25, worth[0]), worth[1])
     by_run.add(runs, every, ~every, unjudged=(0, 32_000))
     assert by_run.intervals()[1] == (found[0] / 2, found[1] / 2 + 0.5)
 

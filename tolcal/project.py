@@ -20,8 +20,8 @@ from tolcal.model import TolcalError
 #: An op.toml is far shorter; what lies beyond is not read.
 MAX_HEAD = 2**16
 #: What [tool.tolcal] may hold; `cli.config` says of what kind.
-KEYS = ("corpus", "tolerances", "history", "device", "timeout", "profile", "triton_cache",
-        "cases", "budget", "test_ops")  # fmt: skip
+KEYS = ("corpus", "tolerances", "history", "device", "timeout", "profile", "checks",
+        "triton_cache", "cases", "budget", "test_ops")  # fmt: skip
 
 
 class Project(msgspec.Struct, frozen=True):

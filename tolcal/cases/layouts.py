@@ -50,11 +50,11 @@ def lay_out(x: torch.Tensor, layout: str) -> torch.Tensor:
 
 def copy(x: torch.Tensor) -> torch.Tensor:
     """A tensor of the same layout in memory of its own, with a copy of what lies around it."""
-    import torch
-
     storage = x.untyped_storage()
     if x.is_contiguous() and storage.nbytes() == x.numel() * x.element_size():
         return x.clone()
+    import torch  # not before: a kernel may have unloaded it, which is no other kernel's fault
+
     whole = torch.empty(0, dtype=x.dtype, device=x.device).set_(storage)
     return whole.clone().as_strided(x.shape, x.stride(), x.storage_offset())
 
