@@ -212,7 +212,10 @@ def test_utilisation_scales_with_the_bound() -> None:
 
 
 def test_bias_is_judged_only_over_enough_elements() -> None:
-    """|bias| above its bound fails from BIAS_MIN_COUNT elements on, and only with a bound."""
+    """|bias| above its bound fails from BIAS_MIN_COUNT elements on, and only with a bound.
+
+    Not where all elements are the nearest numbers: their errors are the format's.
+    """
     enough = bounds.BIAS_MIN_COUNT
     cases = [
         (0.5, enough, 0.4, True),
@@ -222,8 +225,12 @@ def test_bias_is_judged_only_over_enough_elements() -> None:
         (1.0, 10**6, None, False),
     ]
     for bias, count, limit, want in cases:
-        row = judged([(0.0, 1.0)], bias=bias, bias_count=count)
+        row = judged([(1e-9, 1.0)], bias=bias, bias_count=count)
         assert bounds.exceeds(row, tolerance(1.0, 0.0, limit)).tolist() == [want]
+        assert (bounds.share(row, tolerance(1.0, 0.0, limit)) > 1.0).tolist() == [want]
+        nearest = judged([(0.0, 1.0)], bias=bias, bias_count=count)
+        assert bounds.exceeds(nearest, tolerance(1.0, 0.0, limit)).tolist() == [False]
+        assert bounds.share(nearest, tolerance(1.0, 0.0, limit)).tolist() == [0.0]
 
 
 def test_a_nonfinite_mismatch_always_exceeds() -> None:

@@ -173,7 +173,7 @@ def test_joint_takes_the_least_atol_of_the_good_knots(seed: int, count: int) -> 
     if envelope.z == 0:
         return
     atol, c = fit.joint(envelope, scales, rows.rms, U)
-    floor = max(2.0**-126, envelope.a[0] * 2.0**-10)
+    floor = 2.0**-126
     typical = np.maximum(scales, rows.rms[:, None] * 2.0**-12)
 
     def cost(atol: float, c: float) -> float:
@@ -229,7 +229,7 @@ def test_tiny_scales_have_no_say_in_the_objective() -> None:
     scales = np.array([[1e-30, 1e-30, 1.0]])
     envelope = fit.Envelope(a[0], float(z[0]))
     loose, tight = (fit.joint(envelope, scales, np.array([r]), U) for r in (1e-30, 100.0))
-    assert loose == (pytest.approx(1e-7 * 2.0**-10), 16.0)
+    assert loose == (fit.ATOL_FLOOR, pytest.approx(1e-9 / (1e-3 * U)))
     assert tight[0] + tight[1] * U < 3e-7 < 9e-7 < loose[0] + loose[1] * U
 
 
@@ -317,9 +317,9 @@ def bias_tol(rows: fit.Rows, margin: float) -> float | None:
 
 
 def bias_rows(bias: list[float], count: list[int]) -> fit.Rows:
-    """Rows that have a bias and nothing else."""
+    """Rows that have a bias, and a residual, without which it tells nothing."""
     ones = np.ones((len(bias), 1))
-    return make_rows(0 * ones, ones, bias=np.array(bias), bias_count=np.array(count))
+    return make_rows(1e-9 * ones, ones, bias=np.array(bias), bias_count=np.array(count))
 
 
 def test_no_bias_tol_without_judged_rows() -> None:
@@ -342,6 +342,14 @@ def test_bias_tol_covers_its_rows_and_is_a_share(bias: list[float], margin: floa
     else:
         assert 0 < got < 1
         assert widened <= got <= widened + 0.0201
+
+
+def test_rows_of_nearest_numbers_tell_nothing_of_bias() -> None:
+    """tanh of tiny inputs is the nearest number everywhere, and always below: no bound of 1."""
+    ones = np.ones((2, 1))
+    rows = make_rows(ones * [[0.0], [1e-9]], ones, bias=np.array([1.0, 0.1]),
+                     bias_count=np.array([5000, 5000]))  # fmt: skip
+    assert bias_tol(rows, 2.0) == pytest.approx(0.21)
 
 
 def test_bias_tol_by_hand() -> None:

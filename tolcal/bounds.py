@@ -111,6 +111,16 @@ def utilisation(envelope: Floats, z: Floats, atol: float, c: float) -> Floats:
     return result
 
 
+def tells_bias(envelope: Floats, counts: Floats | npt.NDArray[np.int64]) -> Bools:
+    """Which rows have enough elements with an error, and one beyond rounding.
+
+    Where every element is the nearest number (tanh of tiny inputs) errors may lean to one side as
+    well: not the kernel's doing.
+    """
+    enough: Bools = counts >= BIAS_MIN_COUNT
+    return enough & ~(envelope[:, 0] <= 0)
+
+
 def exceeds(rows: Rows, tolerance: Values) -> Bools:
     """Which rows fail: by the elementwise bound, by bias, or by a non-finite value.
 
@@ -121,7 +131,7 @@ def exceeds(rows: Rows, tolerance: Values) -> Bools:
         wrong = at(some.envelope, some.z, values.scaled_tol) > values.atol
         wrong |= some.mismatch > 0
         if values.bias_tol is not None:
-            judged = some.bias_count >= BIAS_MIN_COUNT
+            judged = tells_bias(some.envelope, some.bias_count)
             wrong |= judged & (np.abs(some.bias) > values.bias_tol)
         failed[mask] = wrong
     return failed
@@ -145,7 +155,7 @@ def _used(rows: Rows, tolerance: Values, with_bias: bool) -> Floats:
     for mask, some, values in _parts(rows, tolerance):
         used = utilisation(some.envelope, some.z, values.atol, values.scaled_tol)
         if with_bias and values.bias_tol is not None:
-            judged = some.bias_count >= BIAS_MIN_COUNT
+            judged = tells_bias(some.envelope, some.bias_count)
             with np.errstate(divide="ignore", invalid="ignore"):
                 bias = np.abs(some.bias) / values.bias_tol
             used = np.maximum(used, np.where(judged & (some.bias != 0), bias, 0.0))

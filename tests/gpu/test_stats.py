@@ -99,7 +99,7 @@ def test_a_batch_is_fetched_at_once() -> None:
 
     outputs = [draw("float16", n, 2.0**-9, odd=False) for n in range(100, 6100, 100)]
     batch = Batch(torch.device("cuda"))
-    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as seen:
         for out, ref, sigma in outputs:
             batch.add(out, ref, sigma, U, LIMIT)
         batch.results()

@@ -25,9 +25,10 @@ SLACK = 2.0
 #: A scale below this share of the row's rms gets no say in the objective: one element whose
 #: relative accuracy is lost (GELU's far tail) must not decide the fit.
 SCALE_FLOOR = 2.0**-12
-#: atol is at least the smallest normal fp32 number, and this share of the largest residual.
+#: atol is at least the smallest normal fp32 number, and no share of the largest residual: among
+#: inputs of many magnitudes (profile ``adversarial``) that would be one of the largest, and hide the
+#: faults of all others.
 ATOL_FLOOR = 2.0**-126
-ATOL_SHARE = 2.0**-10
 
 
 class Rows(msgspec.Struct, frozen=True):
@@ -100,18 +101,15 @@ def joint(
 
 def candidates(envelope: Envelope) -> list[tuple[float, float]]:
     """The (atol, c) on an envelope that the joint fit chooses from."""
-    # A borrowed envelope begins at c = 1.
-    largest = float(envelope.a[np.isfinite(envelope.a)][0])
-    floor = max(ATOL_FLOOR, ATOL_SHARE * largest)
     if envelope.z == 0.0:
-        return [(floor, 1.0)]
+        return [(ATOL_FLOOR, 1.0)]
     found = [
-        (max(float(a), floor), float(c))
+        (max(float(a), ATOL_FLOOR), float(c))
         for a, c in zip(envelope.a, GRID, strict=True)
-        if np.isfinite(a)
+        if np.isfinite(a)  # a borrowed envelope begins at c = 1
     ]
     if math.isfinite(envelope.z):
-        found.append((floor, envelope.z))
+        found.append((ATOL_FLOOR, envelope.z))
     return found
 
 
@@ -222,8 +220,8 @@ def allclose(atol: float, c: float, roundoff: float, dtype: str) -> AllClose:
 
 
 def largest_bias(rows: Rows) -> float | None:
-    """The largest |bias| of the records with enough elements."""
-    judged = rows.bias_count >= bounds.BIAS_MIN_COUNT
+    """The largest |bias| of the records that tell of one."""
+    judged = bounds.tells_bias(rows.envelope, rows.bias_count)
     return float(np.abs(rows.bias[judged]).max()) if judged.any() else None
 
 

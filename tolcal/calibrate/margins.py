@@ -175,7 +175,7 @@ class _Seen:
         mask = seen(control, [device])
         self.control, self.runs = control, control.codes[mask]
         self._rows = control.judged.of(mask)
-        judged = self._rows.bias_count >= bounds.BIAS_MIN_COUNT
+        judged = bounds.tells_bias(self._rows.envelope, self._rows.bias_count)
         self._bias = np.where(judged, np.abs(self._rows.bias), 0.0)
         self._used: dict[tuple[float, float], Floats] = {}
 

@@ -48,7 +48,7 @@ class Judgement(msgspec.Struct, frozen=True):
         """Whether the coherent part of the error is over its bound."""
         return (
             self.bias_tol is not None
-            and self.bias_count >= BIAS_MIN_COUNT
+            and _tells_bias(self.bias_count, self.worst)
             and abs(self.bias) > self.bias_tol
         )
 
@@ -87,6 +87,11 @@ def bound_of(values: Values, dtype: DType, kind: Kind, roundoff: float) -> Bound
     return Bound(atol, slope * (1 + u), 2, roundoff)
 
 
+def _tells_bias(count: float, worst: Worst | None) -> bool:
+    """As `bounds.tells_bias`: without a residual every element is the nearest number."""
+    return count >= BIAS_MIN_COUNT and worst is not None
+
+
 def judge(compared: Compared, values: Values, roundoff: float) -> Judgement:
     """Every element against the bound, and the bias. Tensors stay where they are.
 
@@ -115,7 +120,8 @@ def judge(compared: Compared, values: Values, roundoff: float) -> Judgement:
 
     known = 0 < away < math.inf
     bias = toward / away if known else 0.0
-    judged = values.bias_tol is not None and bias_count >= BIAS_MIN_COUNT
+    worst = pick(0, 0)
+    judged = values.bias_tol is not None and _tells_bias(bias_count, worst)
     used = max((part[5] for _, part in parts), default=0.0)
     if judged and values.bias_tol is not None:
         share = abs(bias) / values.bias_tol if values.bias_tol else math.inf * (bias != 0)
@@ -125,7 +131,7 @@ def judge(compared: Compared, values: Values, roundoff: float) -> Judgement:
         exceeding=int(exceeding),
         mismatches=int(mismatches),
         first_mismatch=pick(2, 2) if mismatches else None,
-        worst=pick(0, 0),
+        worst=worst,
         worst_scaled=pick(1, 1),
         bias=bias,
         bias_count=int(bias_count),
