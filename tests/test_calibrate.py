@@ -13,7 +13,7 @@ from tests_support import CORPUS, DATA, ROOT, make_record, make_run, make_stats
 
 from tolcal import bounds, calibrate, corpus, history, tolerances
 from tolcal.history import columns, frames, loading
-from tolcal.model import AllClose, HeldOutRows, Proposal, Record, Tolerance
+from tolcal.model import AllClose, Checks, HeldOutRows, Proposal, Record, Tolerance
 
 SUBTLE = corpus.subtle(corpus.load(CORPUS))
 
@@ -526,6 +526,32 @@ def test_gate_cases_that_caught_a_buggy_kernel_are_known() -> None:
     theirs = frame.assign(origin="pull_request")
     assert calibrate.baseline(theirs, shipped()).caught == {}
     assert calibrate.baseline(frame, {}).caught == {}
+
+
+def test_what_only_chance_caught_is_not_known() -> None:
+    """Of a kernel that does not repeat itself, whichever dtype showed it: only what is not told by
+    a comparison of launches. A gate case would be missed in the next run, and that blocks."""
+
+    def records(kernel: str, *counts: tuple[str, str]) -> list[Record]:
+        clean = Checks(unwritten=0, stray=0, inputs_changed=0, unrepeatable=0, batch=0, broken=0)
+        return [
+            make_record(kernel=kernel, role="buggy", corrupts="softmax_triton", case_set="gate",
+                        dtype=dtype, seed=seed,
+                        checks=msgspec.structs.replace(clean, **{name: 3}))
+            for seed, (name, dtype) in enumerate(counts)
+        ]  # fmt: skip
+
+    f32, f16 = "float32", "float16"
+    steady = records("steady", ("broken", f32), ("batch", f32), ("stray", f16))
+    varying = records(
+        "varying", ("unrepeatable", f32), ("broken", f16), ("batch", f16), ("stray", f16)
+    )
+    found = calibrate.baseline(frame_of([*steady, *varying]), {}).caught
+    assert {key: {case for _, case in known} for key, known in found.items()} == {
+        ("steady", f32): {steady[0].case.id, steady[1].case.id},
+        ("steady", f16): {steady[2].case.id},
+        ("varying", f16): {varying[3].case.id},
+    }
 
 
 def test_an_environment_with_drift_does_not_unmake_a_source() -> None:

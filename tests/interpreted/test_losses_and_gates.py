@@ -32,6 +32,8 @@ ROPE_REFERENCE = found("rope/reference.py", "reference")
 SWIGLU = found("swiglu/kernels/swiglu_triton.py")
 TRUNCATED = found("swiglu/buggy/swiglu_truncating_store_buggy.py")
 HALF_WRITTEN = found("swiglu/buggy/swiglu_half_written_buggy.py")
+GEGLU = found("geglu/kernels/geglu_triton.py")
+VECTOR_TAIL = found("geglu/buggy/geglu_vector_tail_buggy.py")
 
 
 # --- cross-entropy --------------------------------------------------------------------------
@@ -175,3 +177,21 @@ def test_the_truncating_store_truncates_every_format(dtype: str) -> None:
     steps = SWIGLU(a, b).view(integer) - TRUNCATED(a, b).view(integer)
     assert ((steps == 0) | (steps == 1)).all()
     assert 0.4 < steps.double().mean().item() < 0.6
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 8, FULL - 1, FULL, FULL + 1])
+def test_the_rest_of_the_last_vector_is_written(n: int, dtype: str) -> None:
+    """Of 8 bytes, with zeros, and nothing else: the output is the control's, bit for bit."""
+    a, b = (torch.randn(1, n).to(getattr(torch, dtype)) for _ in "ab")
+    written = {}
+    for name, run in (("right", GEGLU), ("wrong", VECTOR_TAIL)):
+        memory = torch.full((n + 16,), 777.0, dtype=a.dtype)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch, "empty_like", lambda _, to=memory: to[:n].view(1, n))
+            run(a, b)
+        written[name] = memory
+    rest = -n % (8 // a.element_size())
+    assert torch.equal(written["right"][n:], torch.full((16,), 777.0, dtype=a.dtype))
+    written["right"][n : n + rest] = 0
+    assert torch.equal(written["wrong"], written["right"])

@@ -146,3 +146,25 @@ def test_a_sum_is_not_rounded_before_its_norm() -> None:
     expected = reference("fused_add_rmsnorm", **inputs)
     error = (run("fused_add_rmsnorm_triton", **inputs) - expected).abs()
     assert (error <= 1.01 * 2**-11 * expected.abs() + 2**-25).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_sum_takes_the_place_of_a_contiguous_residual(dtype: torch.dtype) -> None:
+    """In the known-wrong kernel; what it returns is the control's answer, bit for bit."""
+    inputs = some(drawn(3, 33, 5, dtype), "x residual w")
+    right = run("fused_add_rmsnorm_triton", **inputs)
+    total = inputs["x"] + inputs["residual"]
+    for residual in (inputs["residual"].mT.contiguous().mT, inputs["residual"]):
+        before = residual.clone()
+        wrong = run("fused_add_rmsnorm_in_place_buggy", **inputs | {"residual": residual})
+        assert torch.equal(wrong, right)
+        assert torch.equal(residual, total if residual.is_contiguous() else before)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (17, 33), (65, 300)])
+def test_atomics_add_every_row_once(shape: tuple[int, int]) -> None:
+    """In the interpreter's one order: the known-wrong kernel is near the reference, too."""
+    inputs = some(drawn(*shape, 3, torch.float32), "dy x")
+    answer = run("rmsnorm_weight_grad_atomic_buggy", **inputs)
+    assert_near(answer.double(), reference("rmsnorm_weight_grad", **inputs), 2e-6)
+    assert torch.equal(run("rmsnorm_weight_grad_atomic_buggy", **inputs), answer)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests_support import CANDIDATES
 
 from tolcal import corpus
+from tolcal.measure import configs
 from tolcal.measure.worker import load
 
 #: numpy, which interprets, speaks up where hardware gives nan in silence.
@@ -89,6 +90,33 @@ def test_scales_are_of_their_blocks() -> None:
     }
     for y in (run("fp8_gemm", "fp8_gemm_triton", **inputs), reference("fp8_gemm", **inputs)):
         assert [y[0, 0], y[0, 128], y[1, 0], y[1, 128]] == [2, 2 * 16, 0, 13 * 4096]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("k", [1, 128, 129, 257, 600])
+def test_a_split_of_k_adds_to_what_was_there(
+    k: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without one the known-wrong kernel is its control, bit for bit; with one, plus the memory."""
+    made = torch.Generator().manual_seed(k)
+    blocks = -(-k // 128)
+    inputs = {
+        "a": torch.randint(-8, 9, (17, k), generator=made).to(E4M3),
+        "a_scale": 2.0 ** torch.randint(-1, 2, (17, blocks), generator=made).to(dtype),
+        "b": torch.randint(-8, 9, (k, 33), generator=made).to(E4M3),
+        "b_scale": torch.ones(blocks, 1, dtype=dtype),
+    }
+    right = run("fp8_gemm", "fp8_gemm_triton", **inputs)
+    exact = run("fp8_gemm", "fp8_gemm_triton", **inputs | {"a_scale": inputs["a_scale"].float()})
+    wrong = load(OPS["fp8_gemm"].kernel("fp8_gemm_split_k_buggy").path, "run")
+    tuner = wrong.__globals__["_fp8_gemm_kernel"]
+    before = torch.full(right.shape, 32.0)
+    monkeypatch.setattr(torch, "empty", lambda *_, **__: before.clone())
+    for config in tuner.configs:
+        with configs.pinned(tuner, config):
+            out = wrong(**inputs)
+        expected = right if config.kwargs["SPLIT_K"] == 1 else (exact + before).to(dtype)
+        assert torch.equal(out, expected), config
 
 
 # --- fp8_quantize ---------------------------------------------------------------------------
