@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests_support import CORPUS, make_environment, make_record, make_run, make_stats
+from tests_support import CORPUS, ROOT, make_environment, make_record, make_run, make_stats
 
 from tolcal import calibrate, history, tolerances
 from tolcal.cli import build_parser, main, showing
@@ -909,6 +909,30 @@ def test_replay_says_what_a_relation_was_judged_at(
         out = capsys.readouterr().out
         assert said in out
         assert ("  checks: recorded " in out) is (status == 1)
+
+
+def test_replay_of_a_case_that_lies_outside_the_domain(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No share of a bound is used where nothing was held against it."""
+    write_op(here / "corpus")
+    path = here / "corpus" / "double" / "op.toml"
+    path.write_text(path.read_text().replace("[inputs.x]\n", "[inputs.x]\ndomain = [-10, 10]\n"))
+    approved = tolerances.read(ROOT / "tolerances.toml")["relu", "float32"]
+    tolerances.write(here / "tolerances.toml", {("double", "float32"): approved})
+    assert main([
+        "run", "--device", "cpu", "--gate", "1", "--cases", "0", "--profile", "shifted",
+        "--corpus", str(here / "corpus"), "--out", str(here / "r.jsonl.gz"),
+    ]) == 0  # fmt: skip
+    (record,) = jsonlines.read(here / "r.jsonl.gz")
+    assert record.stats is not None
+    assert record.stats.count == 0
+    history.add(here / "h", [record])
+    capsys.readouterr()
+    assert replay(here, record.id, here / "h") == 0
+    out = capsys.readouterr().out
+    assert "  no element inside the domain to judge by its tolerance\n" in out
+    assert "passes its tolerance" not in out
 
 
 @pytest.fixture(scope="session")

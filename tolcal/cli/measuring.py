@@ -298,6 +298,9 @@ def _show_judged(new: Record, tolerance: Tolerance | None) -> None:
     if tolerance is None:
         print("  no approved tolerance to judge it by")
         return
+    if not new.stats.count:
+        print("  no element inside the domain to judge by its tolerance")
+        return
     rows = compare.judged([new])
     used = bounds.share(rows, tolerance)[0]
     if bounds.exceeds(rows, tolerance)[0]:
