@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from checks_support import CASE, op_of
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tolcal.measure import domain
@@ -79,6 +79,7 @@ def test_a_nan_of_what_stands_for_it_is_not_the_ops_own() -> None:
     assert mask(torch.log, [[-3.0, 3.0]], domain=(-100.0, 100.0)) == [[False] * 2]
 
 
+@settings(deadline=None)
 @given(
     rows=st.integers(1, 5), width=st.integers(2, 9), data=st.data(),
     reference=st.sampled_from([twice, row_sums, normalized]),

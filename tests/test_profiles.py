@@ -121,6 +121,7 @@ def test_shifted() -> None:
     assert x.std() > 0.5
 
 
+@settings(deadline=None)
 @given(
     low=st.floats(-1e4, 1e4, width=32), width=st.floats(0.125, 1e4, width=32), seed=seeds,
 )  # fmt: skip
