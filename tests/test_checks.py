@@ -271,6 +271,43 @@ def test_where_the_reference_does_not_keep_it_nothing_is_asked(tmp_path: Path) -
     assert found.broken == 0
 
 
+def test_a_relation_that_was_judged_nowhere_has_not_been_kept(tmp_path: Path) -> None:
+    """It says so instead of 0 units; of others that were judged the elements are counted."""
+    reference = "def reference(x):\n    return x + 1\n"
+    odd, permutation = relation("odd"), relation("permutation", inputs=(), dims=("B",))
+    fields: dict[str, Any] = {"reference": reference, "batch": None}
+    source = reference.replace("reference", "run")
+    alone = checked(tmp_path, source, relations=(odd,), **fields)
+    assert alone == msgspec.structs.replace(CLEAN, odd_judged=0)
+    both = checked(tmp_path, source, relations=(odd, permutation), **fields)
+    assert both == msgspec.structs.replace(
+        CLEAN, odd_judged=0, permutation=0.0, permutation_judged=20, broken=0
+    )
+
+
+def test_elements_outside_the_domain_are_not_judged_by_a_relation(tmp_path: Path) -> None:
+    """All of a case may lie outside, before or after: of f(4x) = 4 f(x) those beyond a quarter."""
+    fields: dict[str, Any] = {"relations": (relation("scale_equivariant"),), "batch": None}
+    found = checked(tmp_path, RIGHT["plain"], domain=(-10.0, 10.0), **fields)
+    inside = int((context(op_of(), TWICE_REF).ref.abs() <= 2 * 10 / 4).sum())
+    assert 0 < inside < 20
+    assert (found.scale_equivariant, found.scale_equivariant_judged) == (0.0, inside)
+    found = checked(tmp_path, RIGHT["plain"], low=9.0, domain=(9.0, 10.0), **fields)
+    assert (found.scale_equivariant, found.scale_equivariant_judged) == (None, 0)
+    assert found.broken is None
+
+
+@pytest.mark.parametrize("kind", ["shift", "linear"])
+def test_what_a_relation_makes_of_an_input_may_lie_outside(kind: str, tmp_path: Path) -> None:
+    """x + c and 0 are beyond a domain that holds x: a kernel may be wrong there."""
+    source = "def run(x):\n    return torch.where((x < 9) | (x > 10), torch.nan, x - x)\n"
+    found = checked(
+        tmp_path, source, reference="def reference(x):\n    return 0 * x\n", low=9.0,
+        domain=(9.0, 10.0), relations=(relation(kind),), batch=None,
+    )  # fmt: skip
+    assert (getattr(found, kind), getattr(found, f"{kind}_judged"), found.broken) == (None, 0, None)
+
+
 @pytest.mark.parametrize("pattern", [0x7F, 0xFF])
 def test_an_8_bit_nan_is_written(pattern: int, tmp_path: Path) -> None:
     """Either nan of float8_e4m3fn, one of which is what guarded memory is filled with."""

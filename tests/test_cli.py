@@ -15,12 +15,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests_support import CORPUS, make_environment, make_record, make_run, make_stats
+from tests_support import CORPUS, ROOT, make_environment, make_record, make_run, make_stats
 
 from tolcal import calibrate, history, tolerances
 from tolcal.cli import build_parser, main, showing
 from tolcal.history import columns, jsonlines
-from tolcal.model import PROFILES, CellState, Proposal, Record
+from tolcal.model import PROFILES, CellState, Checks, Proposal, Record
 from tolcal.report.document import Document, read, to_json
 
 TOML = """\
@@ -875,6 +875,64 @@ def test_replay_prints_numbers(
     record = doctored(measured, here / "h")
     assert replay(measured, record.id, here / "h") == 1
     assert "  max_abs: recorded 1.5, now 0.0\n" in capsys.readouterr().out
+
+
+def test_replay_says_what_a_relation_was_judged_at(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The number of elements; of none, that it was not judged. A record of a version that did not
+    say so is the same where its numbers are.
+    """
+    write_op(here / "corpus")
+    with (here / "corpus" / "double" / "op.toml").open("a") as file:
+        file.write('[relations]\nodd = { inputs = ["x"], units = 0 }\n'
+                   'shift = { inputs = ["x"], units = 4 } # which 2x does not keep\n')  # fmt: skip
+    assert main(["run", "--device", "cpu", "--gate", "1", "--cases", "0", "--corpus",
+                 str(here / "corpus"), "--out", str(here / "r.jsonl.gz")]) == 0  # fmt: skip
+    (record,) = jsonlines.read(here / "r.jsonl.gz")
+    count = dict(record.case.dims)["B"]
+    expected = Checks(0, 0, 0, 0, odd=0.0, odd_judged=count, shift_judged=0, broken=0)
+    assert record.checks == expected
+    said = (
+        "  passes its checks: unwritten 0, stray 0, inputs_changed 0, unrepeatable 0, "
+        f"odd 0 (of {count}), broken 0\n"
+        "  not judged, for want of an element that could be: shift\n"
+    )
+    older = Checks(0, 0, 0, 0, odd=0.0, shift=0.0, broken=0)
+    for i, (checks, status) in enumerate((
+        (expected, 0), (older, 0), (msgspec.structs.replace(older, shift=1.0), 1),
+        (msgspec.structs.replace(expected, odd_judged=count + 1), 1), (Checks(0, 0, 0, 0), 1),
+    )):  # fmt: skip
+        history.add(here / f"h{i}", [msgspec.structs.replace(record, checks=checks)])
+        capsys.readouterr()
+        assert replay(here, record.id, here / f"h{i}") == status
+        out = capsys.readouterr().out
+        assert said in out
+        assert ("  checks: recorded " in out) is (status == 1)
+
+
+def test_replay_of_a_case_that_lies_outside_the_domain(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No share of a bound is used where nothing was held against it."""
+    write_op(here / "corpus")
+    path = here / "corpus" / "double" / "op.toml"
+    path.write_text(path.read_text().replace("[inputs.x]\n", "[inputs.x]\ndomain = [-10, 10]\n"))
+    approved = tolerances.read(ROOT / "tolerances.toml")["relu", "float32"]
+    tolerances.write(here / "tolerances.toml", {("double", "float32"): approved})
+    assert main([
+        "run", "--device", "cpu", "--gate", "1", "--cases", "0", "--profile", "shifted",
+        "--corpus", str(here / "corpus"), "--out", str(here / "r.jsonl.gz"),
+    ]) == 0  # fmt: skip
+    (record,) = jsonlines.read(here / "r.jsonl.gz")
+    assert record.stats is not None
+    assert record.stats.count == 0
+    history.add(here / "h", [record])
+    capsys.readouterr()
+    assert replay(here, record.id, here / "h") == 0
+    out = capsys.readouterr().out
+    assert "  no element inside the domain to judge by its tolerance\n" in out
+    assert "passes its tolerance" not in out
 
 
 @pytest.fixture(scope="session")

@@ -19,17 +19,20 @@ from tolcal.model import (
     Baseline,
     Cell,
     CellProposal,
+    Checks,
     Evidence,
     Finding,
     HeldOut,
     HeldOutRows,
     Kernel,
+    Outside,
     Proposal,
     Record,
     Tolerance,
     Tolerances,
     Verdict,
 )
+from tolcal.report import text
 
 CELL: Cell = ("softmax", "float32")
 FINE = 2.0**-24  # a residual well inside the tolerance
@@ -466,6 +469,28 @@ def test_skipped_records_are_counted_and_judge_nothing() -> None:
     assert verdict.findings == ()
     assert verdict.statuses == {"ok": 1, "skipped": 3}
     assert verdict.skipped_reasons == {"no bfloat16": 3}
+
+
+def test_a_record_without_an_element_inside_the_domain_judges_nothing() -> None:
+    """It is a record, and no case that a tolerance judged; a check that it fails counts."""
+    outside = Outside(7, 0)
+    empty = [control(stats=make_stats(0.0, count=0), seed=n, outside=outside) for n in range(3)]
+    verdict = compare(empty, APPROVED, proposal(), UNSEEN)
+    assert (verdict.judged, verdict.empty, verdict.records) == (0, 3, 3)
+    assert verdict.findings == ()
+    assert text.not_judged(verdict) == "no element of what ran lies inside the domain"
+    verdict = compare(
+        [*empty, control(seed=9), control(FINE, seed=8)], APPROVED, proposal(), UNSEEN
+    )
+    assert (verdict.judged, verdict.empty, text.not_judged(verdict)) == (2, 3, "")
+    (finding,) = verdict.findings
+    assert (finding.kind, finding.exceeding, finding.cases) == ("regression", 1, 2)
+    failing = control(
+        stats=make_stats(0.0, count=0), seed=7, checks=Checks(1, 0, 0, 0), outside=outside
+    )
+    verdict = compare([*empty, failing, control(FINE, seed=8)], APPROVED, proposal(), UNSEEN)
+    (finding,) = verdict.findings
+    assert (finding.kind, finding.exceeding, finding.cases) == ("regression", 1, 2)
 
 
 # --- the whole ------------------------------------------------------------------------------

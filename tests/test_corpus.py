@@ -297,6 +297,10 @@ BROKEN: dict[str, tuple[dict[str, str | bytes | None], str]] = {
         {"toml": TOML + "[legacy_atol]\nfloat16 = 1e-3\n"},
         "ROOT/double/op.toml:17: legacy_atol.float16: not among this op's dtypes ['float32']",
     ),
+    "sums to nan": (
+        {"toml": TOML + "[relations]\nsums = { units = 1, to = nan }\n"},
+        "ROOT/double/op.toml:17: relations.sums.to: nan: a number expected, which sums can be near",
+    ),
     "no reference": (
         {"reference": None},
         "ROOT/double/op.toml: no reference.py beside it; add one with `def reference(...)`",

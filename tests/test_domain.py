@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import torch
 from checks_support import CASE, op_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tolcal.measure import domain
 from tolcal.model import Case, Op
@@ -54,6 +56,52 @@ def test_a_nan_of_its_own_is_inside() -> None:
         return (x / x) + 0 * x.sum(-1, keepdim=True)
 
     assert mask(reference, [[0.0, 1.0, NAN]]) == [[False, True, True]]
+
+
+def normalized(x: torch.Tensor) -> torch.Tensor:
+    """0/0 for a constant row."""
+    return (x - x.mean(-1, keepdim=True)) / x.std(-1, correction=0, keepdim=True)
+
+
+def test_a_row_that_lies_outside_as_a_whole_is_outside() -> None:
+    """What stands for its values has a variance, as they may have none."""
+    rows = [[INF] * 4, [NAN] * 4, [-200.0] * 4, [1e30, -1e30, INF, NAN], [1.0, 2.0, 3.0, 4.0]]
+    found = mask(normalized, rows, domain=(-100.0, 100.0))
+    assert found == [[True] * 4] * 4 + [[False] * 4]
+    # A constant row of numbers inside is the op's own 0/0.
+    assert mask(normalized, [[5.0] * 4], domain=(-100.0, 100.0)) == [[False] * 4]
+
+
+def test_a_nan_of_what_stands_for_it_is_not_the_ops_own() -> None:
+    """An element that is a number depends on the input outside, whatever others would give."""
+    values = [[1e30, 1e30, 1e30, 1e30, 1e30, 1e30, 1e30, 1e30]]
+    assert mask(torch.log, values, domain=(-100.0, 100.0)) == [[True] * 8]
+    assert mask(torch.log, [[-3.0, 3.0]], domain=(-100.0, 100.0)) == [[False] * 2]
+
+
+@settings(deadline=None)
+@given(
+    rows=st.integers(1, 5), width=st.integers(2, 9), data=st.data(),
+    reference=st.sampled_from([twice, row_sums, normalized]),
+)  # fmt: skip
+def test_outside_is_what_depends_on_it_and_nothing_else(
+    rows: int, width: int, data: st.DataObject, reference: Any
+) -> None:
+    """Of rows with some elements outside, few or all: elements of their own, or whole rows."""
+    bad = torch.tensor(
+        data.draw(
+            st.lists(
+                st.lists(st.booleans(), min_size=width, max_size=width),
+                min_size=rows,
+                max_size=rows,
+            )
+        )
+    )
+    value = data.draw(st.sampled_from([INF, -INF, NAN, 1e30, -101.0]))
+    x = torch.linspace(-9.0, 9.0, rows * width, dtype=torch.float64).reshape(rows, width)
+    found = mask(reference, torch.where(bad, value, x).tolist(), domain=(-100.0, 100.0))
+    expected = bad if reference is twice else bad.any(-1, keepdim=True).expand(rows, width)
+    assert found == expected.tolist()
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -28,7 +29,7 @@ from github_site import (
 )
 from github_support import hub
 from markdown_it import MarkdownIt
-from report_support import make_proposal, make_verdict
+from report_support import make_finding, make_proposal, make_verdict
 from tests_support import make_record
 
 from tolcal.github import checks, judging, outputs, overlay, pulls, report, sticky, stricter
@@ -880,6 +881,24 @@ def test_what_a_run_that_judged_nothing_concludes(
     """Neutral where nothing is approved yet; a run in which no kernel ran fails."""
     verdict = make_verdict(records=sum(statuses.values()), statuses=statuses, judged=judged)
     assert report.conclude(Document(make_proposal(), verdict), (fail_on,)) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "checks", "expected"),
+    [
+        ("check_failed", "stray in 1 case", "failure"),
+        ("false_positive", "stray in 1 case", "failure"),
+        ("false_positive", "", "success"),
+        ("caught", "stray in 1 case", "success"),
+        ("escaped", "stray in 1 case", "success"),
+    ],
+)
+def test_a_failed_check_of_a_control_can_fail(kind: Any, checks: str, expected: str) -> None:
+    """`--fail-on check-failed`, whatever else the control does; without it none of these fails."""
+    verdict = make_verdict(findings=(make_finding(kind, checks=checks),), blocks=False)
+    document = Document(make_proposal(), verdict)
+    assert report.conclude(document, ("regression", "check-failed")) == expected
+    assert report.conclude(document, ("regression",)) == "success"
 
 
 # --- runs without records -------------------------------------------------------------------

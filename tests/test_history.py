@@ -39,6 +39,7 @@ from tolcal.model import (
     DTYPES,
     ENVELOPE_GRID,
     RELATION_MAX,
+    RELATIONS,
     Case,
     Checks,
     Environment,
@@ -109,6 +110,7 @@ checked = st.builds(
     batch=st.none() | count, shift=apart, sums=apart, scale_invariant=apart,
     scale_equivariant=apart, permutation=apart, odd=apart, linear=apart, configs=apart,
     broken=st.none() | count,
+    **{f"{kind}_judged": st.none() | count for kind in RELATIONS},
 )  # fmt: skip
 
 
@@ -244,6 +246,16 @@ def test_lossy_value_is_refused(field: str) -> None:
 
 def some(count: int, start: int = 0, **changes: Any) -> list[Record]:
     return [make_record(seed=start + i, **changes) for i in range(count)]
+
+
+def test_checks_of_an_older_version_say_not_what_they_were_judged_at(tmp_path: Path) -> None:
+    """A shard without these columns is read: they are unknown."""
+    checks = Checks(0, 0, 0, 0, odd=0.5, odd_judged=7, broken=0)
+    table = columns.from_records([make_record(checks=checks)])
+    names = [f"check_{kind}_judged" for kind in RELATIONS]
+    pq.write_table(table.drop_columns(names), tmp_path / "h.parquet")
+    (record,) = columns.to_records(history.read_table([tmp_path / "h.parquet"]))
+    assert record.checks == msgspec.structs.replace(checks, odd_judged=None)
 
 
 def seeds(folder: Path) -> list[int]:

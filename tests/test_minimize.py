@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from checks_support import op_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from measure_support import request
@@ -398,6 +400,30 @@ def test_what_lies_outside_the_domain_is_not_judged(root: Path, tmp_path: Path) 
     assert (done.returncode, done.stderr) == (0, "")
     assert "_wrong &= ~_outside" in text
     assert run_alone(text.replace("_wrong &= ~_outside", ""), tmp_path).returncode == 1
+
+
+@pytest.mark.parametrize("nonfinite", [False, True])
+def test_a_script_has_the_domain_of_the_measurement(nonfinite: bool) -> None:
+    """Rows outside as a whole, in part, not at all, and 0/0 of their own."""
+    import torch
+
+    from tolcal.measure import domain
+
+    def reference(x: torch.Tensor) -> torch.Tensor:
+        return x / x.std(-1, keepdim=True)
+
+    rows = [[math.inf] * 3, [-1e30] * 3, [math.nan, 1.0, 2.0], [1.0, 2.0, 3.0], [5.0] * 3]
+    wide = {"x": torch.tensor(rows, dtype=torch.float64)}
+    op = op_of(domain=(-100.0, 100.0), nonfinite=nonfinite)
+    names: dict[str, Any] = {
+        "torch": torch, "DEVICE": "cpu", "reference": reference, "_wide": wide,
+        "_ref": reference(**wide),
+    }  # fmt: skip
+    exec(textwrap.dedent(snippet._WORDS) + snippet._outside(op), names)
+    expected = domain.depends(op, reference, wide)
+    assert names["_outside"].tolist() == expected.tolist()
+    assert expected.any(-1).tolist() == [not nonfinite, True, not nonfinite, False, False]
+    assert torch.equal(names["_usual"], cases.usual_torch("x", op.inputs["x"], (5, 3), "cpu"))
 
 
 def test_what_does_not_fail_is_refused(root: Path) -> None:

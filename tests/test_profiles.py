@@ -121,6 +121,19 @@ def test_shifted() -> None:
     assert x.std() > 0.5
 
 
+@settings(deadline=None)
+@given(
+    low=st.floats(-1e4, 1e4, width=32), width=st.floats(0.125, 1e4, width=32), seed=seeds,
+)  # fmt: skip
+def test_shifted_keeps_the_sign_of_the_range(low: float, width: float, seed: int) -> None:
+    """Ten times its largest magnitude: negative where the range has no positive number."""
+    high = low + width
+    x = x_of("shifted", "float64", low=low, high=high, seed=seed, B=9, H=9)
+    center = 10 * max(abs(low), abs(high)) * (-1 if high <= 0 else 1)
+    assert (x - center).abs().max() <= 0.05 * width * (1 + 1e-9)
+    assert (x.sign() == (-1 if high <= 0 else 1)).all()
+
+
 @pytest.mark.parametrize(("profile", "factor"), [("tiny", 2.0**-20), ("huge", 2.0**10)])
 def test_scales(profile: str, factor: float) -> None:
     """The range of default, scaled by a power of two."""

@@ -206,7 +206,7 @@ def test_show_without_a_history(tmp_path: Path) -> None:
 
 
 def test_rows_that_are_not_finite_are_above_the_limit(tmp_path: Path) -> None:
-    """Rows of the op, in the unit of its evidence, that ran and have an envelope, and no others."""
+    """Rows of the op, in the unit of its evidence, that judged an element, and no others."""
     u = 2.0**-24
     cell = tolerances.read(ROOT / "tolerances.toml")["softmax", "float32"]
     assert cell.evidence is not None
@@ -222,6 +222,7 @@ def test_rows_that_are_not_finite_are_above_the_limit(tmp_path: Path) -> None:
         make_record(seed=6, roundoff=u, op="relu", kernel="relu_triton"),
         make_record(seed=7, roundoff=u, role="buggy", corrupts="softmax_triton", kernel="wrong",
                     same_as_control=False, stats=make_stats(1.0)),
+        make_record(seed=8, roundoff=u, stats=make_stats(0.0, count=0)),
     ]  # fmt: skip
     history.add(tmp_path / "h", rows)
     shown = piped(

@@ -13,6 +13,8 @@ from tolcal.cases.draw import (
     inputs_torch,
     part_torch,
     sign_words,
+    usual_key,
+    usual_torch,
     widened,
 )
 from tolcal.cases.layouts import copy, lay_out
@@ -44,6 +46,8 @@ __all__ = [
     "signed",
     "sizes_of",
     "stream",
+    "usual_key",
+    "usual_torch",
     "widened",
     "words_numpy",
     "words_torch",

@@ -99,6 +99,24 @@ def widened(x: torch.Tensor) -> torch.Tensor:
 # --- beside them ----------------------------------------------------------------------------
 
 
+def usual_key(name: str) -> int:
+    """The key of the words that `usual_torch` makes its values of."""
+    return key("usual", 1, name)
+
+
+def usual_torch(name: str, spec: InputSpec, shape: Iterable[int], device: Any) -> torch.Tensor:
+    """fp64 of that shape: what profile ``default`` may draw, unrounded; the same in every case.
+
+    To stand for values that are not to be looked at, where one number for all of them would make
+    a special input: a constant row has no variance.
+    """
+    shape = tuple(shape)
+    xp = Torch(device)
+    words = xp.words(usual_key(name), numel(shape), 0)
+    values: torch.Tensor = profiles.uniform(xp, spec, words)
+    return values.reshape(shape)
+
+
 def sign_words(op: Op, case: Case, device: Any) -> dict[str, torch.Tensor]:
     """For each float input an int64 word an element, whose low 32 bits are its signs in 32 vectors.
 

@@ -115,10 +115,14 @@ def unit(xp: Arrays, words: Array) -> Array:
     return xp.real((words >> 11) & (2**53 - 1)) * 2.0**-53
 
 
+def uniform(xp: Arrays, spec: InputSpec, words: Array) -> Array:
+    """fp64 in [low, high), of words."""
+    return spec.low + (spec.high - spec.low) * unit(xp, words)
+
+
 def default(source: Source, words: Array) -> Drawn:
     """Uniform in [low, high)."""
-    spec = source.spec
-    return Drawn(spec.low + (spec.high - spec.low) * unit(source.xp, words))
+    return Drawn(uniform(source.xp, source.spec, words))
 
 
 # --- values ---------------------------------------------------------------------------------
@@ -139,9 +143,14 @@ def normal(source: Source) -> Drawn:
 
 
 def shifted(source: Source) -> Drawn:
-    """Far from 0 for their spread: a tenth of the range wide, around 10 times its largest."""
+    """Far from 0 for their spread: a tenth of the range wide, around 10 times its largest.
+
+    Of a range without a positive number around its negative: what has a sign keeps it.
+    """
     spec = source.spec
     center = 10 * max(abs(spec.low), abs(spec.high))
+    if spec.high <= 0:
+        center = -center
     spread = (spec.high - spec.low) / 10
     return Drawn(center + spread * (unit(source.xp, source.words()) - 0.5))
 

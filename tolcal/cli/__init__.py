@@ -306,8 +306,8 @@ def _add_github_commands(github: argparse.ArgumentParser) -> None:
                          help="branch of `--history branch` (default: tolcal-history)")  # fmt: skip
         sub.add_argument("--rule", choices=("residual", "paper"), help="see `calibrate --rule`")
         sub.add_argument("--fail-on", metavar="WHAT",
-                         help="regression (default), drift, false-positive, by commas; or "
-                         "never")  # fmt: skip
+                         help="regression (default), drift, false-positive, check-failed, by "
+                         "commas; or never")  # fmt: skip
         sub.add_argument("--comment", action=argparse.BooleanOptionalAction, default=None,
                          help="write the pull request's comment (default: yes)")  # fmt: skip
         sub.add_argument("--out", metavar="DIR", help="folder for the report (default: out)")

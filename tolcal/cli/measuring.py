@@ -15,7 +15,19 @@ from tolcal import corpus, files, history, measure, review, tolerances
 from tolcal.cli import config, finding, output, packages, planning
 from tolcal.cli.recording import measure_into, say
 from tolcal.history import loading
-from tolcal.model import Cell, ErrorStats, Op, Record, Run, TolcalError, Tolerance, one_line, plural
+from tolcal.model import (
+    RELATIONS,
+    Cell,
+    Checks,
+    ErrorStats,
+    Op,
+    Record,
+    Run,
+    TolcalError,
+    Tolerance,
+    one_line,
+    plural,
+)
 from tolcal.report import terminal, text
 
 
@@ -286,6 +298,9 @@ def _show_judged(new: Record, tolerance: Tolerance | None) -> None:
     if tolerance is None:
         print("  no approved tolerance to judge it by")
         return
+    if not new.stats.count:
+        print("  no element inside the domain to judge by its tolerance")
+        return
     rows = compare.judged([new])
     used = bounds.share(rows, tolerance)[0]
     if bounds.exceeds(rows, tolerance)[0]:
@@ -311,9 +326,18 @@ def _show_parts(new: Record) -> None:
     if new.checks is None:
         return
     values = {k: v for k, v in msgspec.structs.asdict(new.checks).items() if v is not None}
-    said = ", ".join(f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}"
-                     for k, v in values.items())  # fmt: skip
+    judged = {
+        kind: n for kind in RELATIONS if (n := values.pop(f"{kind}_judged", None)) is not None
+    }
+    said = ", ".join(
+        f"{k} {v:.3g} (of {judged[k]})" if k in judged else
+        f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}"
+        for k, v in values.items()
+    )  # fmt: skip
     print(f"  {'FAILS checks' if new.checks.failed else 'passes its checks'}: {said}")
+    nowhere = ", ".join(kind for kind, count in judged.items() if not count)
+    if nowhere:
+        print(f"  not judged, for want of an element that could be: {nowhere}")
 
 
 def _compare_recorded(new: Record, recorded: list[Record]) -> bool:
@@ -337,10 +361,10 @@ def _compare_recorded(new: Record, recorded: list[Record]) -> bool:
         for field in ErrorStats.__struct_fields__
         if field != "num_exceeding" and _field(old, field) != _field(new, field)
     ]
-    for part in ("outside", "checks"):
-        was, now = getattr(old, part), getattr(new, part)
-        if was is not None and was != now:  # a replay checks what a run need not have checked
-            differing.append(part)
+    if old.outside is not None and old.outside != new.outside:
+        differing.append("outside")
+    if old.checks is not None and old.checks != _as_old(new.checks, old.checks):
+        differing.append("checks")  # a replay checks what a run need not have checked
     if old.status != new.status:
         print(f"  recorded status: {old.status} {one_line(old.reason, 400)}")
     if not differing and old.status == new.status:
@@ -349,6 +373,21 @@ def _compare_recorded(new: Record, recorded: list[Record]) -> bool:
     for field in differing:
         print(f"  {field}: recorded {_field(old, field)}, now {_field(new, field)}")
     return not here
+
+
+def _as_old(new: Checks | None, old: Checks) -> Checks | None:
+    """``new`` as a record tells it that does not say how many elements a relation was judged at:
+    there one that was judged at none was 0.
+    """
+    if new is None:
+        return None
+    unknown: dict[str, float | int | None] = {}
+    for kind in RELATIONS:
+        if getattr(new, f"{kind}_judged") is not None and getattr(old, f"{kind}_judged") is None:
+            unknown[f"{kind}_judged"] = None
+            unknown[kind] = getattr(new, kind) or 0.0
+            unknown["broken"] = new.broken or 0
+    return msgspec.structs.replace(new, **unknown)
 
 
 def _field(record: Record, name: str) -> str:

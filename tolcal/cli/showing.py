@@ -109,7 +109,7 @@ def _seen(
             here = here[here["roundoff"] == unit]
 
         def seen(role: str, here: pd.DataFrame = here, tolerance: Tolerance = tolerance) -> Seen:
-            here = here[here["role"] == role]
+            here = here[(here["role"] == role) & arrays.judged_some(here)]
             # Imported rows have no envelope to judge them by.
             here = here[here["envelope_00"].notna() | (here["nonfinite_mismatch"] > 0)]
             if here.empty:

@@ -67,7 +67,7 @@ def compare(
     for record in sorted(records, key=lambda r: (r.case_set != "gate", r.id, r.run.id)):
         groups.setdefault((record.kernel, record.case.dtype), []).append(record)
     findings: list[Finding] = []
-    judged_rows = 0
+    judged_rows = empty = 0
     # Controls first: what a broken one's buggy form does says nothing.
     for (kernel, dtype), group in sorted(groups.items(), key=lambda g: g[1][0].role == "buggy"):
         cell = (group[0].case.op, dtype)
@@ -79,7 +79,9 @@ def compare(
         if not ran:
             continue
         present, future = (in_units_of(t.get(cell), ran[0].roundoff) for t in (approved, proposed))
-        judged_rows += len(ran) if present is not None else 0
+        inside = int(_inside(ran).sum())
+        empty += len(ran) - inside
+        judged_rows += inside if present is not None else 0
         if group[0].role == "control":
             finding = _control(ran, present, new, baseline)
             findings.extend(_out_of_domain(ran, new))
@@ -107,6 +109,7 @@ def compare(
         ),
         findings=tuple(findings),
         judged=judged_rows,
+        empty=empty,
     )
 
 
@@ -169,6 +172,11 @@ def in_units_of(tolerance: Tolerance | None, roundoff: float) -> Tolerance | Non
     on = {device: scaled(values) for device, values in tolerance.on.items()}
     whole = scaled(tolerance)
     return msgspec.structs.replace(tolerance, scaled_tol=whole.scaled_tol, on=on)
+
+
+def _inside(ran: Sequence[Record]) -> bounds.Bools:
+    """Which records have an element inside the domain: statistics of none say nothing."""
+    return np.array([r.stats is not None and r.stats.count > 0 for r in ran], bool)
 
 
 def judged(records: Sequence[Record]) -> bounds.Rows:
@@ -373,9 +381,10 @@ def _finding(
     if checks:
         reasons.append(f"by its bits: {checks}" if kind == "caught" else checks)
     found = _plain_finding(kind, ran, worst, changed, exceeding, gate, "; ".join(reasons))
+    told = _inside(ran) if flagged is None else _inside(ran) | flagged
     return msgspec.structs.replace(
-        found, blocks=blocks, observed=observed, allowed=allowed, over=over, newly=newly,
-        checks=checks,
+        found, cases=int(told.sum()), blocks=blocks, observed=observed, allowed=allowed, over=over,
+        newly=newly, checks=checks,
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -228,6 +229,8 @@ def _check_oracle(spec: OpToml, bad: Bad) -> None:
             if given != (key == takes):
                 need = f"needs `{key}`" if key == takes else f"takes no `{key}`"
                 raise bad(keys, f"{kind} {need}")
+        if relation.to is not None and not math.isfinite(relation.to):
+            raise bad((*keys, "to"), f"{relation.to}: a number expected, which sums can be near")
         for name in relation.inputs:
             _check_among(name, spec.inputs, (*keys, "inputs"), "input", bad)
             if spec.inputs[name].dtype in INTEGERS:

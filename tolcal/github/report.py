@@ -213,6 +213,8 @@ def conclude(document: Document, fail_on: tuple[str, ...]) -> Conclusion:
         "regression": blocks,
         "drift": "drift" in kinds,
         "false-positive": "false_positive" in kinds,
+        # Also of a control that exceeds its tolerance beside it.
+        "check-failed": any(f.checks for f in findings if f.kind not in ("caught", "escaped")),
     }
     if any(failing.get(word) for word in fail_on):
         return "failure"

@@ -12,7 +12,7 @@ import msgspec
 from tolcal.model import BUDGET, TolcalError
 
 #: What a pull request may be failed for, beside what the verdict itself blocks.
-FAIL_ON = ("never", "regression", "drift", "false-positive")
+FAIL_ON = ("never", "regression", "drift", "false-positive", "check-failed")
 MAX_EVENT = 32 * 2**20
 _REPOSITORY = re.compile(r"[A-Za-z0-9_.-]{1,100}/[A-Za-z0-9_.-]{1,100}")
 

@@ -26,7 +26,7 @@ from tolcal.measure import configs, relations
 from tolcal.measure.context import Context, Poison
 from tolcal.measure.relations import Distance, Inputs
 from tolcal.measure.watch import Input, Watch, alike, bits, untouched, unwritten
-from tolcal.model import RELATION_MAX, Case, Checks, Relation
+from tolcal.model import RELATION_MAX, RELATIONS, Case, Checks, Relation
 
 Function = Callable[..., torch.Tensor]
 _COUNTS = ("unwritten", "stray", "inputs_changed", "unrepeatable")
@@ -53,10 +53,13 @@ def found(names: tuple[str, ...], values: list[int]) -> Checks:
     """What came back from the device."""
     fields: dict[str, Any] = {}
     for name, value in zip(names, values, strict=True):
-        if name in _COUNTS or name in ("batch", "broken"):
-            fields[name] = value
-        else:
-            fields[name] = torch.tensor(value).view(torch.float64).item()
+        is_float = name in RELATIONS
+        fields[name] = torch.tensor(value).view(torch.float64).item() if is_float else value
+    judged = {kind: fields[f"{kind}_judged"] for kind in RELATIONS if kind in fields}
+    # A relation that was looked at nowhere has not been kept.
+    fields |= {kind: None for kind, count in judged.items() if not count}
+    if judged and not any(judged.values()):
+        fields["broken"] = None
     return Checks(**fields)
 
 
@@ -109,8 +112,8 @@ def run(
         names.append("batch")
         counts.append(batch)
     for name, distance in distances:
-        names.append(name)
-        counts.append(_float32_up(distance.largest).view(torch.int64))
+        names += [name, f"{name}_judged"]
+        counts += [_float32_up(distance.largest).view(torch.int64), distance.judged]
     if distances:
         names.append("broken")
         counts.append(torch.stack([d.beyond for _, d in distances]).sum())
@@ -224,7 +227,7 @@ def _configs(
     """How far each configuration is from the plain output, and what they write elsewhere."""
     allowed = next((r for r in context.op.relations if r.kind == "configs"), _CONFIGS).units
     zero = torch.zeros((), dtype=torch.int64, device=context.device)
-    largest, beyond, stray = zero.double(), zero, zero
+    largest, beyond, judged, stray = zero.double(), zero, zero, zero
     left_out = torch.zeros_like(context.ref, dtype=torch.bool)
     if context.part is not None:
         left_out = context.part.mask
@@ -254,7 +257,8 @@ def _configs(
             largest = torch.maximum(largest, found.largest)
             largest = torch.where(missing > 0, RELATION_MAX, largest)
             beyond = beyond + torch.maximum(found.beyond, missing)
-    return Distance(largest, beyond), stray
+            judged = torch.maximum(judged, found.judged)
+    return Distance(largest, beyond, judged), stray
 
 
 def _float32_up(value: torch.Tensor) -> torch.Tensor:

@@ -81,7 +81,7 @@ class Context:
         #: None: every output element depends on inputs inside the domain alone
         self.part: domain.Part | None = None
         if domain.may_leave(op, case):
-            self.part = domain.part(domain.depends(op, reference, wide))
+            self.part = domain.part(domain.depends(op, reference, wide, self.ref))
         self.outputs: dict[str, torch.Tensor] = {}
         self._input_hash = ""
 

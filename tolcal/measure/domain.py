@@ -2,7 +2,8 @@
 
 Outside it are, of float inputs, values beyond `InputSpec.domain` and, unless the op says
 `nonfinite`, those that are not finite. The reference is evaluated once more with all of them
-replaced by nan: what turns nan depends on them. A reference that drops a nan (``torch.where`` that
+replaced by nan: what turns nan depends on them, unless it is nan as they are, and also with values
+in their places that the op is usually given. A reference that drops a nan (``torch.where`` that
 takes the other branch, ``clamp`` of one sign, a maximum that ignores nan) thereby says that
 nothing depends on it: write it so that nan comes through.
 """
@@ -45,14 +46,18 @@ def depends(
     op: Op,
     reference: Callable[..., torch.Tensor],
     wide: Mapping[str, torch.Tensor],
+    ref: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """bool, of the output's shape: whether an element depends on inputs outside the domain.
 
-    An element that is nan though all such inputs were inside is not theirs, but the op's own nan.
+    An element that is nan with them, and though all such inputs were inside, is not theirs, but
+    the op's own nan.
 
     Args:
+        op: whose domain it is.
         reference: of the op.
         wide: its inputs in fp64 (integers in int64), by name.
+        ref: ``reference(**wide)``, where that is known.
     """
     spoilt, tame = {}, {}
     for name, x in wide.items():
@@ -66,9 +71,10 @@ def depends(
             finite = torch.isfinite(x)
             bad = bad | (finite & ((x < low) | (x > high)))
         spoilt[name] = torch.where(bad, torch.nan, x)
-        # Some value that the op is usually given, and no round one.
-        tame[name] = torch.where(bad, spec.low + 0.6180339887498949 * (spec.high - spec.low), x)
-    return reference(**spoilt).isnan() & ~reference(**tame).isnan()
+        tame[name] = torch.where(bad, cases.usual_torch(name, spec, x.shape, x.device), x)
+    ref = reference(**wide) if ref is None else ref
+    own = ref.isnan() & reference(**tame).isnan()
+    return reference(**spoilt).isnan() & ~own
 
 
 def part(mask: torch.Tensor) -> Part | None:

@@ -5,13 +5,15 @@ the kernel itself. Their difference is measured in u*(|ref| + sigma), the unit o
 the rounding of the outputs (half a gap of the output's dtype for each side).
 
 Inputs are transformed exactly in their own dtype. Left out are elements that depend on inputs
-outside the op's domain, before or after, those that come near the end of the output's range, and
-those where the fp64 reference itself does not keep the relation: an epsilon may matter there.
+outside the op's domain, before or after, those of which one side may lie beyond the output's range
+and the other within, and those where the fp64 reference itself does not keep the relation: an
+epsilon may matter there. How many are left is part of the result: of 0 nothing is said.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -29,12 +31,11 @@ Launch = Callable[[Inputs], torch.Tensor]
 
 
 class Distance(NamedTuple):
-    """[] fp64: the largest in units of u*(|ref| + sigma); [] int64: elements beyond what is
-    allowed.
-    """
+    """Of two sides; each is a tensor [] on the device."""
 
-    largest: torch.Tensor
-    beyond: torch.Tensor
+    largest: torch.Tensor  # fp64, in units of u*(|ref| + sigma)
+    beyond: torch.Tensor  # int64: elements beyond what is allowed
+    judged: torch.Tensor  # int64: elements that were not left out
 
 
 def distance(
@@ -68,7 +69,7 @@ def distance(
     units = units.clamp(max=RELATION_MAX)
     beyond = units > allowed if allowed else ~same
     largest = units.max() if units.numel() else units.new_zeros(())
-    return Distance(largest, beyond.sum())
+    return Distance(largest, beyond.sum(), (~left_out).sum())
 
 
 def measure(context: Context, relation: Relation, first: torch.Tensor, launch: Launch) -> Distance:
@@ -93,35 +94,37 @@ def _mapped(context: Context, relation: Relation, first: torch.Tensor, launch: L
     """f(T x) = S f(x), held as S^-1 f(T x) = f(x)."""
     power = 2.0**POWER if relation.kind.startswith("scale") else 1.0
     factor = -1.0 if relation.kind == "odd" else power
-    dims = {dim: _order(size, context.device) for dim, size in context.case.dims
-            if dim in relation.dims}  # fmt: skip
+    orders = _orders(context, relation.dims)
+    if relation.kind == "permutation" and not orders:  # where nothing moves nothing shows
+        none = torch.zeros((), dtype=torch.int64, device=context.device)
+        return Distance(none.double(), none, none)
     moved = dict(context.inputs)
     for name, x in context.inputs.items():
         values = x
         if name in relation.inputs:
             values = (x.double() * factor).to(x.dtype)
-        for axis, dim in enumerate(context.op.inputs[name].shape):
-            if dim in dims:
-                values = bits(values).index_select(axis, dims[dim]).view(x.dtype)
+        for axis, entry in enumerate(context.op.inputs[name].shape):
+            if entry in orders:
+                values = bits(values).index_select(axis, orders[entry]).view(x.dtype)
         if values is not x:
             moved[name] = alike(x, values)
 
     def back(y: torch.Tensor) -> torch.Tensor:
         """S^-1, in fp64."""
-        for axis, dim in enumerate(context.op.output):
-            if dim in dims:
-                y = y.index_select(axis, dims[dim].argsort())
+        for axis, entry in enumerate(context.op.output):
+            if entry in orders:
+                y = y.index_select(axis, orders[entry].argsort())
         if relation.kind == "odd":
             return -y
         return y / power if relation.kind == "scale_equivariant" else y
 
     wide = context.wide_of(moved)
-    expected = back(context.reference(**wide))
-    left_out = _left_out(context, expected, context.ref, context.scale, relation.units)
+    found = context.reference(**wide)
+    left_out = _left_out(context, back(found), context.ref, context.scale, relation.units)
     if domain.may_leave(context.op, context.case, factor):
-        left_out |= back(domain.depends(context.op, context.reference, wide).double()) != 0
+        left_out |= back(_outside(context, wide, found).double()) != 0
     if relation.kind == "scale_equivariant":
-        left_out |= _extreme(context, context.ref, power)
+        left_out |= _rescales_badly(context, context.ref, power)
     return distance(
         back(_copied(launch(moved))), first.double(), slack=context.gap,
         unit=context.roundoff * context.scale, allowed=relation.units, left_out=left_out,
@@ -133,45 +136,55 @@ def _copied(out: torch.Tensor) -> torch.Tensor:
     return out.to(torch.float64, copy=True)
 
 
+def _outside(context: Context, wide: Mapping[str, torch.Tensor], ref: torch.Tensor) -> torch.Tensor:
+    """bool: elements that depend on what of other inputs lies outside the domain."""
+    return domain.depends(context.op, context.reference, wide, ref)
+
+
 def _shift(context: Context, relation: Relation, launch: Launch) -> Distance:
     """f(b + c) = f(b): b is x without the bits that b + c has no room for."""
     lower, upper = dict(context.inputs), dict(context.inputs)
-    for name in relation.inputs:
-        x = context.inputs[name]
-        low, high = shifted(x)
-        lower[name], upper[name] = alike(x, low), alike(x, high)
+    pairs = shifted([context.inputs[name] for name in relation.inputs])
+    for name, (low, high) in zip(relation.inputs, pairs, strict=True):
+        lower[name] = alike(context.inputs[name], low)
+        upper[name] = alike(context.inputs[name], high)
     sides = [(one, *context.evaluated(one)) for one in (lower, upper)]
     (_, ref, sigma), (_, moved, moved_sigma) = sides
     scale = (ref.abs() + sigma + moved.abs() + moved_sigma) / 2
     left_out = _left_out(context, moved, ref, scale, relation.units)
-    if domain.may_leave(context.op, context.case, 2.0):
-        for side, *_ in sides:
-            left_out |= domain.depends(context.op, context.reference, context.wide_of(side))
+    bounded = any(context.op.inputs[name].domain is not None for name in relation.inputs)
+    if bounded or domain.may_leave(context.op, context.case):
+        for side, of_side, _ in sides:
+            left_out |= _outside(context, context.wide_of(side), of_side)
     return distance(
         _copied(launch(upper)), _copied(launch(lower)), slack=context.gap_at(ref),
         unit=context.roundoff * scale, allowed=relation.units, left_out=left_out,
     )  # fmt: skip
 
 
-def shifted(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """b near x, and b + c, exactly, in the dtype of x; c is a power of two as large as x.
+def shifted(inputs: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Of each x: b near it, and b + c, exactly, in its dtype.
 
-    Values that are not finite or too large for a sum stay as they are, in both.
+    c is one power of two for all, as large as the largest of their values. Values that are not
+    finite, or too large for a sum in the narrowest of their dtypes, stay as they are, in both.
     """
-    dtype = stats.dtype_of(x)
-    wide = x.double()
-    usable = torch.isfinite(wide) & (wide.abs() < dtype.max / 8)
-    magnitude = torch.where(usable, wide.abs(), 0.0)
-    largest = magnitude.max() if x.numel() else wide.new_ones(())
+    dtypes = [stats.dtype_of(x) for x in inputs]
+    most = min(dtype.max for dtype in dtypes) / 8
+    wides = [x.double() for x in inputs]
+    usable = [torch.isfinite(wide) & (wide.abs() < most) for wide in wides]
+    sizes = [torch.where(ok, x.abs(), 0.0) for ok, x in zip(usable, wides, strict=True)]
+    largest = torch.cat([size.reshape(-1) for size in sizes]).amax()
     largest = torch.where(largest > 0, largest, 1.0)
     fine = DTYPES["float64"]
     c = stats.gap(largest, fine) * 2.0 ** (fine.precision - 1)  # its binade, exactly
-    c = c.clamp(min=2.0 ** (dtype.emin + 8))
-    # Multiples of this up to twice the sum of both are numbers of the dtype, c among them.
-    step = stats.gap((magnitude + c) * 2, dtype)
-    low = torch.round(wide / step) * step
-    low = torch.where(usable, low, wide)
-    return low.to(x.dtype), torch.where(usable, low + c, wide).to(x.dtype)
+    c = c.clamp(min=2.0 ** (max(dtype.emin for dtype in dtypes) + 8))
+    pairs = []
+    for x, dtype, wide, ok, size in zip(inputs, dtypes, wides, usable, sizes, strict=True):
+        # Multiples of this up to twice the sum of both are numbers of the dtype, c among them.
+        step = stats.gap((size + c) * 2, dtype)
+        low = torch.where(ok, torch.round(wide / step) * step, wide)
+        pairs.append((low.to(x.dtype), torch.where(ok, low + c, wide).to(x.dtype)))
+    return pairs
 
 
 def _linear(context: Context, relation: Relation, first: torch.Tensor, launch: Launch) -> Distance:
@@ -189,7 +202,10 @@ def _linear(context: Context, relation: Relation, first: torch.Tensor, launch: L
     scale = context.scale + a.abs() + a_sigma + b.abs() + b_sigma
     left_out = _left_out(context, a + b, context.ref, scale, relation.units)
     for part in (a, b):
-        left_out |= _extreme(context, part, 1.0, 0.0)
+        left_out |= _overflows(context, part, scale, relation.units)
+    if domain.may_leave(context.op, context.case, 0.0):
+        for side, of_side in ((one, a), (other, b)):
+            left_out |= _outside(context, context.wide_of(side), of_side)
     slack = (context.gap + context.gap_at(a) + context.gap_at(b)) / 2
     return distance(
         _copied(launch(one)) + _copied(launch(other)), first.double(), slack=slack,
@@ -216,7 +232,8 @@ def _left_out(
     context: Context, expected: torch.Tensor, ref: torch.Tensor, scale: torch.Tensor, units: float
 ) -> torch.Tensor:
     """Elements whose reference does not keep the relation, or that are outside the domain."""
-    left_out = ~_keeps(context, expected, ref, scale, units) | _extreme(context, ref, 1.0, 0.0)
+    left_out = ~_keeps(context, expected, ref, scale, units)
+    left_out |= _overflows(context, ref, scale, units)
     return left_out if context.part is None else left_out | context.part.mask
 
 
@@ -229,14 +246,53 @@ def _keeps(
     return same | ((expected - ref).abs() <= fine * max(units, 1.0) * scale)
 
 
-def _extreme(
-    context: Context, ref: torch.Tensor, power: float, least: float | None = None
+def _overflows(
+    context: Context, ref: torch.Tensor, scale: torch.Tensor, units: float
 ) -> torch.Tensor:
-    """Where the output, or it times ``power``, is near the end of its range; 0 is not."""
+    """Where one of two sides that are as near as allowed may be infinite and the other not.
+
+    Where they must be the same, both are or none is. What a kernel computes in may overflow on the
+    way to its output, so no side may come nearer to the end of that than half of its range.
+    """
+    if not units:
+        return torch.zeros_like(ref, dtype=torch.bool)
+    dtype = DTYPES[context.op.output_dtype or context.case.dtype]
+    rounds_to_inf = dtype.max + dtype.gap(dtype.max) / 2
+    most = min(rounds_to_inf, DTYPES[context.op.compute_dtype].max / 2)
+    return ref.abs() + units * context.roundoff * scale >= most
+
+
+def _rescales_badly(context: Context, ref: torch.Tensor, power: float) -> torch.Tensor:
+    """Where the output times ``power`` may be infinite, or it is subnormal; 0 is not."""
     dtype = DTYPES[context.op.output_dtype or context.case.dtype]
     size = ref.abs()
-    low = 2.0 ** (dtype.emin + 1) if least is None else least
-    return (size * power > dtype.max / 2) | ((size > 0) & (size < low))
+    return (size * power > dtype.max / 2) | ((size > 0) & (size < 2.0 ** (dtype.emin + 1)))
+
+
+def _orders(context: Context, dims: tuple[str, ...]) -> dict[str, torch.Tensor]:
+    """How what moves along an axis moves, by the axis' entry in a shape: ``K``, ``K/32``.
+
+    Elements that share one of a divided axis stay together: whole blocks move, of the least
+    common multiple of what the dim is divided by, and what is no whole block stays at the end.
+    Empty where nothing would move.
+    """
+    shapes = [*(spec.shape for spec in context.op.inputs.values()), context.op.output]
+    orders = {}
+    for dim, size in context.case.dims:
+        if dim not in dims:
+            continue
+        entries = {e for shape in shapes for e in shape if e.partition("/")[0] == dim}
+        by = {entry: int(entry.partition("/")[2] or 1) for entry in entries}
+        block = math.lcm(*by.values())
+        if size // block < 2:
+            continue
+        turn = _order(size // block, context.device)
+        for entry, divisor in by.items():
+            each = block // divisor
+            place = torch.arange(-(-size // divisor), device=context.device)
+            moved = turn.repeat_interleave(each) * each + place[: turn.numel() * each] % each
+            orders[entry] = torch.cat([moved, place[turn.numel() * each :]])
+    return orders
 
 
 def _order(size: int, device: torch.device) -> torch.Tensor:

@@ -362,32 +362,36 @@ _SIGMA = """
 """
 
 
-def _usual(spec: InputSpec) -> float:
-    """Some value that an input is usually given, and no round one."""
-    return spec.low + 0.6180339887498949 * (spec.high - spec.low)
-
-
 def _outside(op: Op) -> str:
     """Which output elements depend on inputs outside the domain, as `measure.domain` has it."""
-    most = DTYPES["float64"].max
     domains = "".join(
-        f"    {name!r}: {(*(spec.domain or (-most, most)), _usual(spec))},\n"
+        f"    {name!r}: {_domain(name, spec)},\n"
         for name, spec in op.inputs.items()
         if not spec.is_integer
     )
     kept = " & x.isfinite()" if op.nonfinite else ""
     return (
         "# Elements that depend on inputs outside the op's domain are not judged: those that turn\n"
-        "# nan with these inputs.\n"
+        "# nan with these inputs, but for those that are nan with the real and usual ones, too.\n"
         f"_domains = {{\n{domains}}}\n"
         "_spoilt, _tame = dict(_wide), dict(_wide)\n"
-        "for _name, (_low, _high, _usual) in _domains.items():\n"
+        "for _name, (_least, _most, _low, _high, _key) in _domains.items():\n"
         "    x = _wide[_name]\n"
-        f"    _bad = ~((x >= _low) & (x <= _high)){kept}\n"
+        f"    _bad = ~((x >= _least) & (x <= _most)){kept}\n"
         "    _spoilt[_name] = torch.where(_bad, torch.nan, x)\n"
+        "    _unit = ((_words(_key, x.numel()) >> 11) & (2**53 - 1)).double() * 2.0**-53\n"
+        "    _usual = (_low + (_high - _low) * _unit).reshape(x.shape).to(DEVICE)\n"
         "    _tame[_name] = torch.where(_bad, _usual, x)\n"
-        "_outside = reference(**_spoilt).isnan() & ~reference(**_tame).isnan()"
+        "_own = _ref.isnan() & reference(**_tame).isnan()\n"
+        "_outside = reference(**_spoilt).isnan() & ~_own"
     )
+
+
+def _domain(name: str, spec: InputSpec) -> tuple[float | int, ...]:
+    """Ends of the domain and of the usual range, and the key of usual values."""
+    most = DTYPES["float64"].max
+    ends = spec.domain or (-most, most)
+    return (*ends, spec.low, spec.high, cases.signed(cases.usual_key(name)))
 
 
 #: Checks that a script can show, and how: lines after the launch.

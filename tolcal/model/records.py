@@ -129,7 +129,11 @@ class Checks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     The relations are the largest difference of their two sides, in u*(|ref| + sigma) beyond a
     gap of the output's dtype (whole, where op.toml allows none), finite (at most RELATION_MAX);
-    ``broken`` counts elements beyond what op.toml allows. None: not declared, so not checked.
+    ``broken`` counts elements beyond what op.toml allows. None: not declared, so not checked, or
+    there was nothing to judge it by.
+
+    ``shift_judged`` and so on count the elements that the relation was judged at (of ``sums``, the
+    sums): where it is 0 the relation is None. None: not checked, or a record of an older version.
     """
 
     unwritten: int  # output elements that nothing was written to
@@ -146,6 +150,14 @@ class Checks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     linear: float | None = None
     configs: float | None = None  # of autotune configs, beside the one that was chosen
     broken: int | None = None
+    shift_judged: int | None = None
+    sums_judged: int | None = None
+    scale_invariant_judged: int | None = None
+    scale_equivariant_judged: int | None = None
+    permutation_judged: int | None = None
+    odd_judged: int | None = None
+    linear_judged: int | None = None
+    configs_judged: int | None = None
 
     @property
     def failed(self) -> tuple[str, ...]:

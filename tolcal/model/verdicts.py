@@ -62,6 +62,7 @@ class Verdict(msgspec.Struct, frozen=True):
     skipped_reasons: Mapping[str, int]
     findings: tuple[Finding, ...]
     judged: int | None = None  # records that an approved tolerance judged; None in older files
+    empty: int = 0  # records that ran and have no element inside the domain: nothing judges them
 
     @property
     def ran(self) -> bool:

@@ -378,6 +378,8 @@ def not_judged(verdict: Verdict | None) -> str:
     skipped, ran = verdict.statuses.get("skipped", 0), verdict.statuses.get("ok", 0)
     if skipped and skipped == verdict.records:
         return f"every record was skipped ({skipped})"
+    if verdict.judged == 0 and 0 < verdict.empty == ran:
+        return "no element of what ran lies inside the domain"
     if verdict.judged == 0 and ran:
         return "what ran has no approved tolerance"
     return "no kernel ran to its end" if verdict.judged == 0 else ""
