@@ -306,7 +306,9 @@ def test_places_of_vector_loops_are_no_batches() -> None:
     first = made.inputs["x"] + made.inputs["x"]
     run = lambda x: x + x  # noqa: E731
     for vectorised in (False, True):
-        found = checks.run(made, run, first, interpreted=True, vectorised=vectorised)
+        found = checks.run(
+            made, run, first, configs.Launches(), interpreted=True, vectorised=vectorised
+        )
         assert ("batch" in found.names) is not vectorised
         assert ("permutation" in found.names) is not vectorised
         assert "odd" in found.names

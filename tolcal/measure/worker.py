@@ -125,14 +125,13 @@ class Worker:
         self.most = FIRST_BATCH
         self.interpreter = os.environ.get("TRITON_INTERPRET") == "1"
         self.values: Mapping[str, bytes] | None = None  # of the unit
+        configs.install(self.interpreter)
 
     def function(self, kernel: Kernel) -> Callable[..., torch.Tensor] | str:
         """``run`` of a kernel, or why its file can't be loaded."""
         if kernel.path not in self.loaded:
             try:
-                function = self.loaded[kernel.path] = load(kernel.path, "run")
-                if self.interpreter:
-                    configs.settle(function)
+                self.loaded[kernel.path] = load(kernel.path, "run")
             except (Exception, SystemExit) as error:
                 self.loaded[kernel.path] = f"at import: {describe_error(error)}"
         return self.loaded[kernel.path]
@@ -256,13 +255,16 @@ class Worker:
                 report(kernel, "crashed", function, context.input_hash())
                 continue
             try:
-                out = context.run(kernel, function)
+                with configs.Launches() as launched:
+                    out = context.run(kernel, function)
                 checked = None
                 if index < unit.checked and case.profile != "large":
                     # Its own copy: a kernel may give the same memory again.
                     out = context.outputs[kernel.name] = out.clone()
                     vectorised = self.device.type == "cpu" and not kernel.uses_triton
-                    checked = checks.run(context, function, out, self.interpreter, vectorised)
+                    checked = checks.run(
+                        context, function, out, launched, self.interpreter, vectorised
+                    )
                 if self.careful and self.device.type == "cuda":
                     torch.cuda.synchronize()  # a fault surfaces here, while its kernel is known
                 if os.getpid() != self.pid:
