@@ -139,7 +139,7 @@ def test_each_key_keeps_its_choice(broken: str, expected: int, tmp_path: Path) -
 
 def launched(*made: tuple[int, str]) -> Launches:
     found = Launches()
-    found.made = [Launch("tuner", ["a", "b", "c"], key, config) for key, config in made]
+    found.made["tuner"] = [Launch(["a", "b", "c"], key, config) for key, config in made]
     return found
 
 
@@ -163,7 +163,7 @@ def test_what_a_launch_takes_again(by_place: bool, asked: list[int], expected: l
     for key in asked:
         (config,) = again.wanted("tuner", key)
         got.append(config)
-        again.made.append(Launch("tuner", ["a", "b", "c"], key, config))
+        again.made.setdefault("tuner", []).append(Launch(["a", "b", "c"], key, config))
     assert got == expected
     assert again.wanted("another", 1) == []
 
@@ -321,7 +321,7 @@ def test_with_a_clock_its_choice_is_taken_again(installed: Any) -> None:
     assert one(1, first) == [0, 1, 2, 2]
     again = Launches(first)
     assert one(5, again) == [2]  # a key never seen
-    (made,), (repeated,) = first.made, again.made
+    ((made,),), ((repeated,),) = first.made.values(), again.made.values()
     assert (made.key, made.config.kwargs) == ((1,), {"PART": 2})
     assert (repeated.key, repeated.config) == ((5,), made.config)
     assert list(one.tuner.cache) == [(1,)]
@@ -339,6 +339,7 @@ def test_another_configuration_is_launched_where_it_can_be(installed: Any) -> No
     ):
         one, first = Tuned(raised, pruned), Launches()
         one(1, first)
-        other = Launches(first, instead=(first.made[0].tuner, one.tuner.configs[1]))
+        (name,) = first.made
+        other = Launches(first, instead=(name, one.tuner.configs[1]))
         assert one(1, other) == expected
-        assert [launch.config.kwargs["PART"] for launch in other.made] == expected
+        assert [launch.config.kwargs["PART"] for launch in other.made[name]] == expected

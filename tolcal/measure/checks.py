@@ -102,7 +102,7 @@ def run(
                 distances.append(
                     (relation.kind, relations.measure(context, relation, first, launch))
                 )
-    if launched.tuners:
+    if launched.made:
         distance, stray = _configs(context, function, first, launched, interpreted)
         counts[1] = counts[1] + stray
         distances.append(("configs", distance))
@@ -232,8 +232,8 @@ def _configs(
     left_out = torch.zeros_like(context.ref, dtype=torch.bool)
     if context.part is not None:
         left_out = context.part.mask
-    for tuner, every in launched.tuners.items():
-        for config in configs.distinct(every, interpreted):
+    for tuner, made in launched.made.items():
+        for config in configs.distinct(made[0].configs, interpreted):
             launches = Launches(launched, instead=(tuner, config))
             guarded = _guarded(context, function, launches)
             if guarded is None:
@@ -243,7 +243,7 @@ def _configs(
             else:
                 out = guarded[0]
                 stray = stray + guarded[1].stray(context.device)
-            if not any(launch.config == config for launch in launches.of(tuner)):
+            if not any(launch.config == config for launch in launches.made.get(tuner, [])):
                 continue  # too large, excluded, pruned here, or not launched at all
             found = relations.distance(
                 out.double(), first.double(), slack=context.gap,

@@ -22,20 +22,21 @@ _NEVER = float("inf")
 class Launch(NamedTuple):
     """What an autotuner launched."""
 
-    tuner: Hashable  # as `_name` has it
     configs: Sequence[Any]  # that it has to choose from
     key: Any  # that it keeps its choice for
     config: Any
 
 
 class Launches:
-    """A context that records what autotuners with several configurations launch, in order.
+    """A context that records what autotuners with several configurations launch.
+
+    ``made`` has the launches of each autotuner, in order, by what `_name` calls it.
 
     Args:
         like: earlier launches, whose configurations are taken again; None: each autotuner chooses.
         by_place: an autotuner's n-th launch takes the configuration of its n-th one there, as is
             right for arguments of other keys; else one of the same key goes first.
-        instead: an autotuner (of a `Launch`), and the configuration that it takes wherever its
+        instead: an autotuner's name, and the configuration that it takes wherever its
             pruning leaves it and it can be launched.
     """
 
@@ -47,7 +48,7 @@ class Launches:
         by_place: bool = False,
         instead: tuple[Hashable, Any] | None = None,
     ) -> None:
-        self.made: list[Launch] = []
+        self.made: dict[Hashable, list[Launch]] = {}
         self.like, self.by_place, self.instead = like, by_place, instead
         self._outer: Launches | None = None
 
@@ -58,26 +59,16 @@ class Launches:
     def __exit__(self, *_: object) -> None:
         Launches.now = self._outer
 
-    def of(self, tuner: Hashable) -> list[Launch]:
-        """The launches of one autotuner."""
-        return [launch for launch in self.made if launch.tuner == tuner]
-
-    @property
-    def tuners(self) -> dict[Hashable, Sequence[Any]]:
-        """The autotuners launched, with their configurations."""
-        return {launch.tuner: launch.configs for launch in self.made}
-
     def wanted(self, tuner: Hashable, key: Any) -> list[Any]:
         """The configurations to prefer in the next launch of ``tuner``, the best first."""
         found = []
         if self.instead is not None and self.instead[0] == tuner:
             found.append(self.instead[1])
-        earlier = [] if self.like is None else self.like.of(tuner)
+        earlier = [] if self.like is None else self.like.made.get(tuner, [])
         if earlier:
-            there = earlier[min(len(self.of(tuner)), len(earlier) - 1)]
-            same = [launch for launch in earlier if launch.key == key]
-            if same and there.key != key and not self.by_place:
-                there = same[-1]
+            there = earlier[min(len(self.made.get(tuner, [])), len(earlier) - 1)]
+            if there.key != key and not self.by_place:
+                there = next((one for one in reversed(earlier) if one.key == key), there)
             found.append(there.config)
         return found
 
@@ -152,7 +143,7 @@ def _recorded(
         keep: whether the configuration is that of its key for good.
         unfit: what is passed over where another is left; None: the autotuner's own clock chooses.
     """
-    own = {name: vars(tuner)[name] for name in ("_bench", "cache_results") if name in vars(tuner)}
+    own = {n: vars(tuner)[n] for n in ("_bench", "cache_results") if n in vars(tuner)}
     cache = tuner.cache
     choices = tuner.cache = _Cache(cache if keep else {})
 
@@ -173,7 +164,8 @@ def _recorded(
         tuner.cache = cache
     if keep:
         cache.update(choices)
-    now.made.append(Launch(name, tuner.configs, choices.asked, tuner.best_config))
+    launch = Launch(tuner.configs, choices.asked, tuner.best_config)
+    now.made.setdefault(name, []).append(launch)
 
 
 def unusable(error: BaseException) -> bool:
