@@ -214,7 +214,10 @@ def _rows(
         return cases.copy(x)
     axis = shape.index(dim)
     moved = alike(x, bits(x).roll(-start, axis).view(x.dtype)).narrow(axis, 0, count)
-    return moved.contiguous() if x.is_contiguous() else moved
+    if not x.is_contiguous():
+        return moved
+    alone = x.untyped_storage().nbytes() == x.numel() * x.element_size()
+    return moved.clone() if alone else moved.contiguous()  # no more memory than that has
 
 
 def _resized(case: Case, dim: str, size: int) -> Case:
