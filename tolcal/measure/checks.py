@@ -133,8 +133,8 @@ def _guarded(
 ) -> tuple[torch.Tensor, Watch, dict[str, Input]] | None:
     """A launch in guarded memory; None if the kernel can't do with such.
 
-    That is no fault of the kernel's: one that raises in it, and not in a plain launch, may
-    look at more of its memory than its elements.
+    That is no fault of the kernel's: one that raises in it, and not in a plain launch, may have
+    made a tensor larger.
     """
     inputs = {name: Input(x) for name, x in context.inputs.items()}
     watch = Watch()
