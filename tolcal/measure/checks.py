@@ -134,14 +134,16 @@ def _guarded(
     """A launch in guarded memory; None if the kernel can't do with such.
 
     That is no fault of the kernel's: one that raises in it, and not in a plain launch, may have
-    made a tensor larger.
+    made a tensor larger. One that ends the process does so for no such reason.
     """
     inputs = {name: Input(x) for name, x in context.inputs.items()}
     watch = Watch()
     try:
         with launches, watch:
             out = context.launch(function, {name: x.tensor for name, x in inputs.items()})
-    except (Exception, SystemExit):
+    except SystemExit as error:
+        raise FailedCheckError("a launch in guarded memory", error) from error
+    except Exception:
         return None
     return out, watch, inputs
 

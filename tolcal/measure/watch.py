@@ -83,9 +83,11 @@ class Place:
 
         It can't grow (`resize_`): RuntimeError.
         """
-        shared = torch.utils.dlpack.from_dlpack(self.inside)
+        width = self.dtype.itemsize
+        first, end = self.before * width, (self.before + self.count) * width
+        shared = self.memory.untyped_storage()[first:end]  # the same memory
         made = torch.empty(0, dtype=self.dtype, device=self.memory.device)
-        return made.set_(shared.untyped_storage(), offset, tuple(size), tuple(stride))
+        return made.set_(shared, offset, tuple(size), tuple(stride))
 
     def stray(self) -> torch.Tensor:
         """[] int64: elements of the guard zones that were written to."""

@@ -85,7 +85,7 @@ def describe_error(error: BaseException) -> str:
     if isinstance(error, checks.FailedCheckError):
         text = f"in check {error.check}: {describe_error(error.error)}"
     elif isinstance(error, SystemExit):
-        text = f"SystemExit: {error.code}"
+        text = f"SystemExit: {0 if error.code is None else error.code}"  # `exit()` is `exit(0)`
     elif isinstance(error, TooLargeError):
         text = str(error)
     else:
@@ -221,7 +221,7 @@ class Worker:
             if not full and "allocate memory" not in str(error):
                 raise self.blame(op, case, error) from error
             return f"inputs and reference: {describe_error(error)}"
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self.blame(op, case, error) from error
         return context
 
@@ -291,7 +291,7 @@ class Worker:
             if self.careful or len(self.open) >= self.most:
                 self.flush()
 
-    def blame(self, op: Op, case: Case, error: Exception) -> TolcalError:
+    def blame(self, op: Op, case: Case, error: BaseException) -> TolcalError:
         """A failing reference leaves its op without a measure: the user must mend it."""
         return TolcalError(
             f"{op.reference_path}: reference() failed on {case.dims_text}: {describe_error(error)}"
