@@ -12,7 +12,7 @@ from measure_support import run as measured
 from measure_support import write_op
 
 from tolcal import cases
-from tolcal.measure import checks
+from tolcal.measure import checks, configs
 from tolcal.measure.context import Context, Poison
 from tolcal.measure.watch import alike
 from tolcal.model import Case, Checks, InputSpec, Op, Relation
@@ -71,9 +71,9 @@ def checked(
         if stride is not None:
             made.inputs["x"] = laid(made.inputs["x"], stride, offset)
         run = function(source, "run")
-        with Poison():
+        with configs.Launches() as launched, Poison():
             first = made.launch(run, {"x": cases.copy(made.inputs["x"])}).clone()
-        pending = checks.run(made, run, first, interpreted=True)
+        pending = checks.run(made, run, first, launched, interpreted=True)
     return checks.found(pending.names, pending.values.tolist())
 
 

@@ -59,6 +59,27 @@ RIGHT = {
         "def run(x):\n    y = kept.setdefault(x.shape, torch.empty_like(x))\n"
         "    return torch.add(x, x, out=y)\n"
     ),
+    "through_its_storage": (
+        "def run(x):\n    y = torch.empty_like(x)\n    y.untyped_storage().fill_(0)\n"
+        "    flat = torch.as_strided(y, (y.numel(),), (1,), 0)\n"
+        "    flat += torch.as_strided(x, (x.numel(),), (1,), 0)\n"
+        "    torch.empty(0, dtype=x.dtype).set_(y.untyped_storage()).add_(x.reshape(-1))\n"
+        "    return y\n"
+    ),
+    "storage_as_large_as_it": (
+        "def run(x):\n    y, rows = torch.empty_like(x), torch.zeros(4, 9, dtype=x.dtype)\n"
+        "    for z in (x, y, rows, rows.new_empty(3)):\n"
+        "        assert z.untyped_storage().nbytes() == z.numel() * z.element_size()\n"
+        "        assert (z.storage_offset(), z._base) == (0, None)\n"
+        "    return y.copy_(x + x)\n"
+    ),
+    "made_smaller": (
+        "def run(x):\n    y = x.new_empty(100).resize_(x.shape)\n    return y.copy_(x + x)\n"
+    ),
+    "set_to_other_memory": (
+        "def run(x):\n    y = torch.empty_like(x)\n    y.set_(x + x)\n    x.set_(y)\n"
+        "    return y\n"
+    ),
     "permuted_allocation": (
         "def run(x):\n    y = torch.empty_permuted(x.shape, (1, 0), dtype=x.dtype)\n"
         "    y.copy_(x + x)\n    return y\n"
@@ -75,27 +96,40 @@ def test_a_right_kernel_passes(name: str, dtype: str, tmp_path: Path) -> None:
 
 # --- one fault each ---------------------------------------------------------------------------
 
+#: The second launch is that in guarded memory, where alone a stray write hurts nobody.
+RAW = """\
+import ctypes
+
+launches = [0]
+
+
+def watched():
+    launches[0] += 1
+    return launches[0] == 2
+
+
+def at(x, i):
+    return ctypes.c_float.from_address(x.data_ptr() + 4 * i)
+
+
+"""
 WRONG: dict[str, tuple[str, dict[str, int]]] = {
     "leaves_a_column": (
         "def run(x):\n    y = torch.empty_like(x)\n    y[:, 1:] = 2 * x[:, 1:]\n    return y\n",
         {"unwritten": 4},
     ),
     "writes_behind": (
-        "def run(x):\n    y = torch.empty_like(x)\n    y[:] = x + x\n    if y.storage_offset():\n"
-        "        torch.as_strided(y, (3,), (1,), y.storage_offset() + y.numel())[:] = 1\n    return y\n",
+        RAW + "def run(x):\n    y = torch.empty_like(x)\n    y[:] = x + x\n    if watched():\n"
+        "        for i in (20, 21, 22):\n            at(y, i).value = 1\n    return y\n",
         {"stray": 3},
     ),
     "writes_before": (
-        "def run(x):\n    y = torch.zeros_like(x)\n    y[:] = x + x\n"
-        "    if y.storage_offset():\n"
-        "        torch.as_strided(y, (2,), (1,), y.storage_offset() - 2)[:] = 1\n    return y\n",
+        RAW + "def run(x):\n    y = torch.zeros_like(x)\n    y[:] = x + x\n    if watched():\n"
+        "        at(y, -1).value = at(y, -9000).value = 1\n    return y\n",
         {"stray": 2},
     ),
     "writes_behind_its_input": (
-        "def run(x):\n    y = x + x\n"
-        "    if x.untyped_storage().nbytes() > 1000:\n"
-        "        torch.as_strided(x, (1,), (1,), x.storage_offset() + x.numel())[:] = 1\n"
-        "    return y\n",
+        RAW + "def run(x):\n    if watched():\n        at(x, 20).value = 1\n    return x + x\n",
         {"stray": 1},
     ),
     "changes_its_input": (
@@ -107,10 +141,8 @@ WRONG: dict[str, tuple[str, dict[str, int]]] = {
         {"unrepeatable": 1},
     ),
     "reads_behind_its_input": (
-        "def run(x):\n    y = x + x\n"
-        "    if x.untyped_storage().nbytes() > 1000:\n"
-        "        y[3, 2] += 0 * torch.as_strided(x, (1,), (1,), x.storage_offset() + x.numel())[0]\n"
-        "    return y\n",
+        RAW + "def run(x):\n    y = x + x\n    if watched():\n"
+        "        y[3, 2] += 0 * at(x, 20).value\n    return y\n",
         {"unrepeatable": 1},
     ),
     "looks_at_the_whole_batch": (
@@ -163,7 +195,7 @@ def test_inputs_keep_their_layout(layout: Any, tmp_path: Path) -> None:
 def test_writes_between_rows_are_stray(around: str, count: int, tmp_path: Path) -> None:
     """What lies between the rows of a sliced input is none of it."""
     source = (
-        "def run(x):\n    y = x + x\n    if x.untyped_storage().nbytes() > 1000:\n"
+        f"{RAW}def run(x):\n    y = x + x\n    if watched():\n"
         f"        torch.as_strided(x, (1,), (1,), {around})[:] = 7\n    return y\n"
     )
     found = checked(tmp_path, source, stride=(9, 1), offset=2, batch=None)
@@ -186,10 +218,8 @@ def test_raising_on_an_input_of_its_domain_says_in_which_check(tmp_path: Path) -
 
 
 def test_raising_in_guarded_memory_alone_is_no_fault(tmp_path: Path) -> None:
-    """A kernel may look at its storage: it is launched in memory of the usual size then."""
-    source = (
-        "def run(x):\n    assert x.untyped_storage().nbytes() == 4 * x.numel()\n    return x + x\n"
-    )
+    """A kernel may make its memory larger: it is launched in the usual one then."""
+    source = "def run(x):\n    y = torch.empty(4, 1).resize_(x.shape)\n    return y.copy_(x + x)\n"
     assert checked(tmp_path, source, batch=None) == CLEAN
 
 
@@ -343,7 +373,9 @@ def test_places_of_vector_loops_are_no_batches() -> None:
     first = made.inputs["x"] + made.inputs["x"]
     run = lambda x: x + x  # noqa: E731
     for vectorised in (False, True):
-        found = checks.run(made, run, first, interpreted=True, vectorised=vectorised)
+        found = checks.run(
+            made, run, first, configs.Launches(), interpreted=True, vectorised=vectorised
+        )
         assert ("batch" in found.names) is not vectorised
         assert ("permutation" in found.names) is not vectorised
         assert "odd" in found.names

@@ -15,6 +15,10 @@ from tolcal.measure.pool import TAMPERED
 from tolcal.model import Record, TolcalError
 
 ON_2 = "import os\ndef run(x):\n    if x.shape[0] == 2:\n        {}\n    return x + x\n"
+AGAIN = (
+    "import os, sys\nseen = []\ndef run(x):\n    if x.shape[0] == 2:\n        seen.append(x)\n"
+    "        if len(seen) == 2:\n            {}\n    return x + x\n"
+)
 EACH_FD = "for fd in map(int, os.listdir('/proc/self/fd')):\n            "
 WRITE = "try:\n                os.write(fd, {})\n            except OSError:\n                pass"
 #: By name; each does it where B = 2 alone.
@@ -34,6 +38,11 @@ FAULTS = {
         "import subprocess\n        child = subprocess.Popen(['sleep', '600'])\n"
         "        open(FILE + '.program', 'w').write(str(child.pid))\n        os._exit(9)"
     ),
+    "ca_ends_well": ON_2.format("os._exit(0)"),
+    "cb_exits": ON_2.format("exit()"),
+    # The first launch of a case is right; the second is in guarded memory.
+    "cc_ends_a_check": AGAIN.format("os._exit(0)"),
+    "cd_exits_in_a_check": AGAIN.format("sys.exit(0)"),
     "d_closes_all": ON_2.format("os.closerange(0, 256)"),
     "e_closes_all_and_hangs": ON_2.format(
         "os.closerange(0, 256)\n        while True:\n            pass"
@@ -58,6 +67,10 @@ REASONS = {
     "i_scribbles": ("crashed", TAMPERED),
     "j_scribbles_zeros": ("crashed", TAMPERED),
     "k_begins_a_message": ("timeout", "no result within 4 s"),
+    "ca_ends_well": ("crashed", "exit status 0, before its work was done"),
+    "cb_exits": ("crashed", "SystemExit: 0"),
+    "cc_ends_a_check": ("crashed", "exit status 0, before its work was done"),
+    "cd_exits_in_a_check": ("crashed", "in check a launch in guarded memory: SystemExit: 0"),
 }
 
 
@@ -177,6 +190,7 @@ def test_a_hang_is_held_to_the_limit_over_all_cases(tmp_path: Path) -> None:
     ("code", "by_itself", "oom", "words"),
     [
         (9, True, False, "exit status 9"),
+        (0, True, False, "exit status 0, before its work was done"),
         (-11, True, False, "SIGSEGV"),
         (-9, True, True, "SIGKILL, out of memory"),
         (-9, True, False, "SIGKILL, perhaps out of memory"),
@@ -224,7 +238,7 @@ UNDERMINING = {
 
 
 @pytest.mark.parametrize("how", UNDERMINING)
-def test_no_kernel_ends_the_run_in_the_references_name(tmp_path: Path, how: str) -> None:
+def test_no_kerneca_ends_the_run_in_the_references_name(tmp_path: Path, how: str) -> None:
     """A reference is found at fault by a process in which no kernel has run; others all run."""
     reference = (
         "import torch\ndef reference(x):\n    return 2 * x + torch.zeros(x.shape).double()\n"
@@ -237,7 +251,7 @@ def test_no_kernel_ends_the_run_in_the_references_name(tmp_path: Path, how: str)
     assert [r.status for r in records if r.kernel == "c_good"].count("ok") >= 3
 
 
-def test_a_reference_that_fails_later_still_ends_the_run(tmp_path: Path) -> None:
+def test_a_reference_that_fails_later_stilca_ends_the_run(tmp_path: Path) -> None:
     """Kernels have run by then, so a fresh process has to confirm it: the message is the same."""
     reference = (
         "def reference(x):\n    if x.shape[0] == 3:\n        raise ValueError('not three')\n"

@@ -342,8 +342,9 @@ def test_find_case_knows_the_gate_set(pair: Path, seeded: list[Record]) -> None:
             "[{B}, 5] as op.toml's [output] says",
         ),
         ("def ref(x):\n    return 2 * x\n", "TypeError: reference.py has no function reference()"),
+        ("def reference(x):\n    exit()\n", "reference() failed on B={B} H=5: SystemExit: 0"),
     ],
-    ids=["raises", "shape", "dtype", "name"],
+    ids=["raises", "shape", "dtype", "name", "exits"],
 )
 def test_bad_reference(tmp_path: Path, reference: str, expected: str) -> None:
     """A reference that fails or breaks the contract ends the run in one line that names it."""

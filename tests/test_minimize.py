@@ -37,6 +37,7 @@ from tolcal.model import (
     InputSpec,
     Kernel,
     Op,
+    Outside,
     Record,
     TolcalError,
     Tolerance,
@@ -180,6 +181,10 @@ def test_what_an_input_may_be(spec: InputSpec, span: tuple[float, float], simple
         ({"stats": make_stats(1.0, nonfinite_mismatch=2)}, "kinds"),
         ({"stats": make_stats(0.0, bias=0.5)}, "bias"),
         ({"checks": Checks(1, 0, 0, 0)}, "check unwritten"),
+        ({"outside": Outside(5, 2, 3)}, "outside"),
+        ({"outside": Outside(5, 2, 0)}, None),
+        ({"outside": Outside(5, 2, None)}, None),
+        ({"outside": Outside(5, 2, 3), "checks": Checks(1, 0, 0, 0)}, "check unwritten"),
     ],
 )  # fmt: skip
 def test_the_way_of_a_failure(changes: dict[str, Any], way: str | None) -> None:
@@ -371,9 +376,17 @@ def test_what_only_a_check_sees(root: Path, tmp_path: Path, kernel: str, way: st
 def test_a_check_that_no_script_shows(root: Path) -> None:
     """Refused with the reason, rather than a script that passes."""
     op, one = loaded(root, "tail")
-    record = make_record(op="row_sum", dims=CASE.dims, checks=Checks(0, 5, 0, 0), run=cpu_run())
-    with pytest.raises(TolcalError, match=r"no script shows 'stray' \(5 elements stray"):
-        snippet.write(op, one, record, failure.of(record, TOLERANCE), TOLERANCE)
+    fields: dict[str, Any] = {"op": "row_sum", "dims": CASE.dims, "run": cpu_run()}
+    stray = make_record(checks=Checks(0, 5, 0, 0), **fields)
+    raised = make_record(status="crashed", reason="in check odd: KeyError", stats=None, **fields)
+    for tolerance in (TOLERANCE, None):
+        with pytest.raises(TolcalError, match=r"no script shows 'stray' \(5 elements stray"):
+            snippet.write(op, one, stray, failure.of(stray, tolerance), tolerance)
+        with pytest.raises(TolcalError, match="no script shows 'crashed in check odd'"):
+            snippet.write(op, one, raised, failure.of(raised, tolerance), tolerance)
+    record = make_record(checks=Checks(5, 0, 0, 0), **fields)
+    with pytest.raises(TolcalError, match="without a tolerance no script shows 'unwritten'"):
+        snippet.write(op, one, record, failure.of(record, None), None)
 
 
 def test_what_lies_outside_the_domain_is_not_judged(root: Path, tmp_path: Path) -> None:
@@ -424,6 +437,35 @@ def test_a_script_has_the_domain_of_the_measurement(nonfinite: bool) -> None:
     assert names["_outside"].tolist() == expected.tolist()
     assert expected.any(-1).tolist() == [not nonfinite, True, not nonfinite, False, False]
     assert torch.equal(names["_usual"], cases.usual_torch("x", op.inputs["x"], (5, 3), "cpu"))
+
+
+def test_what_differs_outside_the_domain_alone(root: Path, tmp_path: Path) -> None:
+    """By kinds that are not its control's: one element, with a tolerance or without."""
+    folder = tmp_path / "corpus" / "row_sum"
+    shutil.copytree(root / "row_sum", folder)
+    shutil.rmtree(folder / "buggy")
+    (folder / "buggy").mkdir()
+    (folder / "buggy" / "clips.py").write_text(
+        GOOD.replace("    return", "    x = x.nan_to_num(0.0, 7.0, -7.0)\n    return")
+    )
+    (folder / "op.toml").write_text(
+        TOML.replace('shape = ["B", "H"]', 'shape = ["B", "H"]\ndomain = [-10.0, 10.0]', 1)
+        + '[buggy.clips]\ncorrupts = "good"\nfault = "no infinity comes through"\n'
+    )
+    case = msgspec.structs.replace(CASE, profile="nan_injected", dims=(("B", 16), ("H", 5)))
+    for tolerance in (TOLERANCE, None):
+        found = minimized(tmp_path / "corpus", "clips", case, tolerance=tolerance)
+        assert found.after.failure == failure.Failure(
+            "outside",
+            "1 of 1 element outside the domain are finite where its control's are not, or the "
+            "other way round; 0 allowed",
+        )
+        assert found.after.case.dims == (("B", 1), ("H", 1))
+        assert found.after.values is not None
+        (number,) = found.after.values["lambda"].reshape(-1)
+        assert not np.isfinite(number)
+        with pytest.raises(TolcalError, match=r"no script shows 'outside' \(1 of 1 element"):
+            script(tmp_path / "corpus", "clips", found.after, tolerance)
 
 
 def test_what_does_not_fail_is_refused(root: Path) -> None:
@@ -504,6 +546,24 @@ def test_a_script_of_what_crashes(root: Path, tmp_path: Path) -> None:
         done = run_alone(text, tmp_path)
         assert done.returncode == 1
         assert done.stderr.splitlines()[-1] == "ValueError: (16, 40)"
+
+
+@pytest.mark.parametrize("ends", ["exit()", "raise SystemExit(0)", "sys.exit(False)"])
+def test_a_script_of_what_exits(root: Path, tmp_path: Path, ends: str) -> None:
+    """It does not pass, whatever the status."""
+    folder = tmp_path / "corpus" / "row_sum"
+    shutil.copytree(root / "row_sum", folder)
+    kernel = "import sys\n" + GOOD.replace("    return", f"    {ends}\n    return")
+    (folder / "buggy" / "raises.py").write_text(kernel)
+    op, one = loaded(tmp_path / "corpus", "raises")
+    record = make_record(op="row_sum", kernel="raises", dims=CASE.dims, status="crashed",
+                         reason="SystemExit: 0", stats=None, run=cpu_run())  # fmt: skip
+    for tolerance in (TOLERANCE, None):
+        text = snippet.write(op, one, record, failure.of(record, None), tolerance)
+        done = run_alone(text, tmp_path)
+        assert done.returncode == 1
+        last = done.stderr.splitlines()[-1]
+        assert last == "AssertionError: run() ends the process with status 0"
 
 
 def cpu_run() -> Any:

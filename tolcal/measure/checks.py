@@ -23,6 +23,7 @@ import torch
 
 from tolcal import cases
 from tolcal.measure import configs, relations
+from tolcal.measure.configs import Launches
 from tolcal.measure.context import Context, Poison
 from tolcal.measure.relations import Distance, Inputs
 from tolcal.measure.watch import Input, Watch, alike, bits, untouched, unwritten
@@ -67,6 +68,7 @@ def run(
     context: Context,
     function: Function,
     first: torch.Tensor,
+    launched: Launches,
     interpreted: bool,
     vectorised: bool = False,
 ) -> Pending:
@@ -76,6 +78,8 @@ def run(
         context: the case.
         function: the kernel's ``run``.
         first: its output on the case, which later launches must not be able to change.
+        launched: the autotuners that it launched for it. They go on with the same configurations,
+            but where all are looked at.
         interpreted: whether Triton is, which is slow and repeats itself by its nature.
         vectorised: whether the kernel is made of a CPU's vector loops, which round the elements
             that they have no full vector for in another way: then an element's bits depend on its
@@ -84,27 +88,25 @@ def run(
     Raises:
         FailedCheckError: what the kernel raises on inputs of its own domain.
     """
-    tuners = configs.tuners(function)
     distances: list[tuple[str, Distance]] = []
-    with configs.as_chosen(tuners):
-        counts = _watched(context, function, first, again=not interpreted)
-        placeless = context.op.batch is None or vectorised
-        batch = None if placeless else _batch(context, function, first)
+    counts = _watched(context, function, first, launched, again=not interpreted)
+    placeless = context.op.batch is None or vectorised
+    batch = None if placeless else _batch(context, function, first, launched)
 
-        def launch(inputs: Inputs) -> torch.Tensor:
-            # A kernel that writes to its inputs must not change the case's own.
-            own = {n: cases.copy(x) if x is context.inputs[n] else x for n, x in inputs.items()}
-            with Poison():
-                return context.launch(function, own)
+    def launch(inputs: Inputs) -> torch.Tensor:
+        # A kernel that writes to its inputs must not change the case's own.
+        own = {n: cases.copy(x) if x is context.inputs[n] else x for n, x in inputs.items()}
+        with Launches(launched), Poison():
+            return context.launch(function, own)
 
-        for relation in context.op.relations:
-            if relation.kind != "configs" and not (vectorised and relation.kind == "permutation"):
-                with _named(relation.kind):
-                    distances.append(
-                        (relation.kind, relations.measure(context, relation, first, launch))
-                    )
-    if tuners:
-        distance, stray = _configs(context, function, first, tuners, interpreted)
+    for relation in context.op.relations:
+        if relation.kind != "configs" and not (vectorised and relation.kind == "permutation"):
+            with _named(relation.kind):
+                distances.append(
+                    (relation.kind, relations.measure(context, relation, first, launch))
+                )
+    if launched.made:
+        distance, stray = _configs(context, function, first, launched, interpreted)
         counts[1] = counts[1] + stray
         distances.append(("configs", distance))
     names = list(_COUNTS)
@@ -130,37 +132,39 @@ def _named(check: str) -> Iterator[None]:
 
 
 def _guarded(
-    context: Context, function: Function
+    context: Context, function: Function, launches: Launches
 ) -> tuple[torch.Tensor, Watch, dict[str, Input]] | None:
     """A launch in guarded memory; None if the kernel can't do with such.
 
-    That is no fault of the kernel's: one that raises in it, and not in a plain launch, may
-    look at more of its memory than its elements.
+    That is no fault of the kernel's: one that raises in it, and not in a plain launch, may have
+    made a tensor larger. One that ends the process does so for no such reason.
     """
     inputs = {name: Input(x) for name, x in context.inputs.items()}
     watch = Watch()
     try:
-        with watch:
+        with launches, watch:
             out = context.launch(function, {name: x.tensor for name, x in inputs.items()})
-    except (Exception, SystemExit):
+    except SystemExit as error:
+        raise FailedCheckError("a launch in guarded memory", error) from error
+    except Exception:
         return None
     return out, watch, inputs
 
 
-def _plain(context: Context, function: Function) -> torch.Tensor:
-    with Poison():
+def _plain(context: Context, function: Function, launches: Launches) -> torch.Tensor:
+    with launches, Poison():
         return context.launch(function, {n: cases.copy(x) for n, x in context.inputs.items()})
 
 
 def _watched(
-    context: Context, function: Function, first: torch.Tensor, again: bool
+    context: Context, function: Function, first: torch.Tensor, launched: Launches, again: bool
 ) -> list[torch.Tensor]:
     """The counts of `_COUNTS`, [] int64 each."""
     zero = torch.zeros((), dtype=torch.int64, device=context.device)
-    guarded = _guarded(context, function)
+    guarded = _guarded(context, function, Launches(launched))
     if guarded is None:
         with _named("a launch that repeats the first"):
-            second = _plain(context, function)
+            second = _plain(context, function, Launches(launched))
         return [zero, zero, zero, _differing(second, first).sum()]
     out, watch, inputs = guarded
     missing = unwritten(out, first)
@@ -173,7 +177,7 @@ def _watched(
     differing = _differing(out, first) & ~missing
     if again:
         with _named("a launch that repeats the first"):
-            differing |= _differing(_plain(context, function), first)
+            differing |= _differing(_plain(context, function, Launches(launched)), first)
     return [missing.sum(), stray, changed, differing.sum()]
 
 
@@ -183,7 +187,9 @@ def _differing(out: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
     return (bits(out) != bits(first)) & ~both
 
 
-def _batch(context: Context, function: Function, first: torch.Tensor) -> torch.Tensor:
+def _batch(
+    context: Context, function: Function, first: torch.Tensor, launched: Launches
+) -> torch.Tensor:
     """[] int64: output elements whose bits are others where their row has fewer companions."""
     op, batch = context.op, context.op.batch
     assert batch is not None
@@ -199,7 +205,7 @@ def _batch(context: Context, function: Function, first: torch.Tensor) -> torch.T
             name: _rows(x, op.inputs[name].shape, batch, start, count)
             for name, x in context.inputs.items()
         }
-        with _named("batch"), Poison():
+        with _named("batch"), Launches(launched, by_place=True), Poison():
             out = context.launch(function, inputs, _resized(context.case, batch, count))
         differing = differing + _differing(out, first.narrow(axis, start, count)).sum()
     return differing
@@ -213,7 +219,10 @@ def _rows(
         return cases.copy(x)
     axis = shape.index(dim)
     moved = alike(x, bits(x).roll(-start, axis).view(x.dtype)).narrow(axis, 0, count)
-    return moved.contiguous() if x.is_contiguous() else moved
+    if not x.is_contiguous():
+        return moved
+    alone = x.untyped_storage().nbytes() == x.numel() * x.element_size()
+    return moved.clone() if alone else moved.contiguous()  # no more memory than that has
 
 
 def _resized(case: Case, dim: str, size: int) -> Case:
@@ -222,7 +231,7 @@ def _resized(case: Case, dim: str, size: int) -> Case:
 
 
 def _configs(
-    context: Context, function: Function, first: torch.Tensor, tuners: list[Any], interpreted: bool
+    context: Context, function: Function, first: torch.Tensor, launched: Launches, interpreted: bool
 ) -> tuple[Distance, torch.Tensor]:
     """How far each configuration is from the plain output, and what they write elsewhere."""
     allowed = next((r for r in context.op.relations if r.kind == "configs"), _CONFIGS).units
@@ -231,23 +240,19 @@ def _configs(
     left_out = torch.zeros_like(context.ref, dtype=torch.bool)
     if context.part is not None:
         left_out = context.part.mask
-    for tuner in tuners:
-        others = [other for other in tuners if other is not tuner]
-        for config in configs.distinct(tuner, interpreted):
-            with configs.as_chosen(others), configs.pinned(tuner, config):
-                guarded = _guarded(context, function)
-                if guarded is None:
-                    try:
-                        out = _plain(context, function)
-                    except (Exception, SystemExit) as error:
-                        if configs.unusable(error):
-                            continue  # as the autotuner itself does
-                        raise FailedCheckError(f"config {config}", error) from error
-                else:
-                    out = guarded[0]
-                    stray = stray + guarded[1].stray(context.device)
-                if not configs.launched(tuner, config):
-                    continue  # pruned here, or not launched at all
+    for tuner, made in launched.made.items():
+        for config in configs.distinct(made[0].configs, interpreted):
+            launches = Launches(launched, instead=(tuner, config))
+            guarded = _guarded(context, function, launches)
+            if guarded is None:
+                launches = Launches(launched, instead=(tuner, config))
+                with _named(f"config {config}"):
+                    out = _plain(context, function, launches)
+            else:
+                out = guarded[0]
+                stray = stray + guarded[1].stray(context.device)
+            if not any(launch.config == config for launch in launches.made.get(tuner, [])):
+                continue  # too large, excluded, pruned here, or not launched at all
             found = relations.distance(
                 out.double(), first.double(), slack=context.gap,
                 unit=context.roundoff * context.scale, allowed=allowed, left_out=left_out,

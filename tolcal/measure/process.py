@@ -125,7 +125,9 @@ class Process:
 
 def describe_exit(code: int, by_itself: bool, oom: bool) -> str:
     """An exit status in words. ``oom``: the system has since killed something for its memory."""
-    if code >= 0:
+    if code == 0:  # no success: nobody has told it to end
+        return "exit status 0, before its work was done"
+    if code > 0:
         return f"exit status {code}"
     try:
         name = signal.Signals(-code).name

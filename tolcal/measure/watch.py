@@ -2,7 +2,8 @@
 
 A tensor in its `Place` has a guard zone before and behind it, of bit patterns that no kernel
 writes. As many bytes as a whole number of allocations lie before it, so its address is as aligned
-as before, and Triton compiles for it what it compiled.
+as before, and Triton compiles for it what it compiled. Its storage ends where it would otherwise:
+what a kernel does through that (`as_strided`, `set_`) means what it meant.
 """
 
 from __future__ import annotations
@@ -78,9 +79,15 @@ class Place:
         return self.memory[self.before : self.before + self.count]
 
     def tensor(self, size: Iterable[int], stride: Iterable[int], offset: int = 0) -> torch.Tensor:
-        """A tensor in the midst of it."""
-        typed = self.memory.view(self.dtype)
-        return typed.as_strided(tuple(size), tuple(stride), self.before + offset)
+        """A tensor in the midst of it, whose storage is that: [count] elements.
+
+        It can't grow (`resize_`): RuntimeError.
+        """
+        width = self.dtype.itemsize
+        first, end = self.before * width, (self.before + self.count) * width
+        shared = self.memory.untyped_storage()[first:end]  # the same memory
+        made = torch.empty(0, dtype=self.dtype, device=self.memory.device)
+        return made.set_(shared, offset, tuple(size), tuple(stride))
 
     def stray(self) -> torch.Tensor:
         """[] int64: elements of the guard zones that were written to."""

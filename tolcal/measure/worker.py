@@ -85,7 +85,7 @@ def describe_error(error: BaseException) -> str:
     if isinstance(error, checks.FailedCheckError):
         text = f"in check {error.check}: {describe_error(error.error)}"
     elif isinstance(error, SystemExit):
-        text = f"SystemExit: {error.code}"
+        text = f"SystemExit: {0 if error.code is None else error.code}"  # `exit()` is `exit(0)`
     elif isinstance(error, TooLargeError):
         text = str(error)
     else:
@@ -125,14 +125,13 @@ class Worker:
         self.most = FIRST_BATCH
         self.interpreter = os.environ.get("TRITON_INTERPRET") == "1"
         self.values: Mapping[str, bytes] | None = None  # of the unit
+        configs.install(self.interpreter)
 
     def function(self, kernel: Kernel) -> Callable[..., torch.Tensor] | str:
         """``run`` of a kernel, or why its file can't be loaded."""
         if kernel.path not in self.loaded:
             try:
-                function = self.loaded[kernel.path] = load(kernel.path, "run")
-                if self.interpreter:
-                    configs.settle(function)
+                self.loaded[kernel.path] = load(kernel.path, "run")
             except (Exception, SystemExit) as error:
                 self.loaded[kernel.path] = f"at import: {describe_error(error)}"
         return self.loaded[kernel.path]
@@ -222,7 +221,7 @@ class Worker:
             if not full and "allocate memory" not in str(error):
                 raise self.blame(op, case, error) from error
             return f"inputs and reference: {describe_error(error)}"
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self.blame(op, case, error) from error
         return context
 
@@ -256,13 +255,16 @@ class Worker:
                 report(kernel, "crashed", function, context.input_hash())
                 continue
             try:
-                out = context.run(kernel, function)
+                with configs.Launches() as launched:
+                    out = context.run(kernel, function)
                 checked = None
                 if index < unit.checked and case.profile != "large":
                     # Its own copy: a kernel may give the same memory again.
                     out = context.outputs[kernel.name] = out.clone()
                     vectorised = self.device.type == "cpu" and not kernel.uses_triton
-                    checked = checks.run(context, function, out, self.interpreter, vectorised)
+                    checked = checks.run(
+                        context, function, out, launched, self.interpreter, vectorised
+                    )
                 if self.careful and self.device.type == "cuda":
                     torch.cuda.synchronize()  # a fault surfaces here, while its kernel is known
                 if os.getpid() != self.pid:
@@ -289,7 +291,7 @@ class Worker:
             if self.careful or len(self.open) >= self.most:
                 self.flush()
 
-    def blame(self, op: Op, case: Case, error: Exception) -> TolcalError:
+    def blame(self, op: Op, case: Case, error: BaseException) -> TolcalError:
         """A failing reference leaves its op without a measure: the user must mend it."""
         return TolcalError(
             f"{op.reference_path}: reference() failed on {case.dims_text}: {describe_error(error)}"

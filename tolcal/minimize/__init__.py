@@ -78,8 +78,8 @@ def minimize(
 
     Args:
         request: of the one op, with device, timeout and variables.
-        tolerance: approved for the cell; None: only what crashes, hangs or fails a check can be
-            minimised.
+        tolerance: approved for the cell; None: only what crashes, hangs, fails a check or differs
+            outside the domain can be minimised.
         budget: seconds of search, after which the best so far is what is found.
         hangs: whether ``case`` is known to hang, so that this need not be waited for at length.
         progress: is told in a line how far the search is.

@@ -13,7 +13,8 @@ class Failure(msgspec.Struct, frozen=True):
 
     ``way`` is ``crashed NAME`` (of the exception or signal), ``timeout``, ``kinds`` (finite, inf,
     nan), ``elements`` (by the elementwise bound), ``envelope`` (by it, between two points of the
-    grid alone), ``bias``, or ``check NAME``.
+    grid alone), ``bias``, ``check NAME``, or ``outside`` (of a known-wrong kernel: outside the
+    domain, by kinds that are not its control's).
     """
 
     way: str
@@ -62,6 +63,12 @@ def of(record: Record, tolerance: Tolerance | None) -> Failure | None:
         name = record.checks.failed[0]
         count = getattr(record.checks, name)
         return Failure(f"check {name}", f"{plural(count, 'element')} {name}, 0 allowed")
+    if record.outside is not None and record.outside.differing:
+        return Failure(
+            "outside",
+            f"{record.outside.differing} of {plural(record.outside.count, 'element')} outside the "
+            "domain are finite where its control's are not, or the other way round; 0 allowed",
+        )
     return None
 
 

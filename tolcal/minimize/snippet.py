@@ -59,7 +59,7 @@ def write(
     }
     judged = tolerance is not None
     body = _inputs(op, record.case, given) + (_judge(op, record, failed, tolerance) if tolerance
-                                              else _only_run(op, record))  # fmt: skip
+                                              else _only_run(op, record, failed))  # fmt: skip
     parts = [_head(op, kernel, record, failed), _imports_of(record)]
     wanted = {name: files for name, files in sources.items() if judged or name == "run"}
     if _mergeable([*wanted.values()], body):
@@ -417,7 +417,10 @@ def _run_lines(op: Op, record: Record, failed: Failure | None) -> list[str]:
     copied = "x.clone()" if case.layout == "contiguous" else "_laid(x)"
     lines = []
     call = f"_given = {{name: {copied} for name, x in _inputs.items()}}\n_out = run(**_given)"
-    if way.startswith("check ") and way not in (*_SHOWN, "check unwritten"):
+    unseen = way.startswith(("check ", "crashed in check ")) and way not in (
+        *_SHOWN, "check unwritten",
+    )  # fmt: skip
+    if unseen or way == "outside":
         raise TolcalError(
             f"no script shows {way.removeprefix('check ')!r} ({failed.text if failed else ''}); "
             "`tolcal replay` does"
@@ -426,6 +429,10 @@ def _run_lines(op: Op, record: Record, failed: Failure | None) -> list[str]:
         lines.append(
             "import faulthandler\n\nfaulthandler.dump_traceback_later(10, exit=True)  # it hangs"
         )
+    if way == "crashed SystemExit":  # which with status 0 would look like a pass
+        call = call.replace("_out = ", "try:\n    _out = ")
+        call += "\nexcept SystemExit as _end:\n    raise AssertionError(\n"
+        call += "        f'run() ends the process with status {_end.code or 0}'\n    ) from None"
     if way in ("kinds", "check unwritten"):
         lines.append(textwrap.dedent(_POISON).strip())
         call = call.replace("_out = ", "with _Poison():\n    _out = ")
@@ -441,8 +448,12 @@ def _run_lines(op: Op, record: Record, failed: Failure | None) -> list[str]:
     return lines
 
 
-def _only_run(op: Op, record: Record) -> list[str]:
-    return [*_run_lines(op, record, None), "print('run() returned')"]
+def _only_run(op: Op, record: Record, failed: Failure | None) -> list[str]:
+    if failed is not None and failed.way == "check unwritten":
+        raise TolcalError(
+            f"without a tolerance no script shows 'unwritten' ({failed.text}); `tolcal replay` does"
+        )
+    return [*_run_lines(op, record, failed), "print('run() returned')"]
 
 
 def _judge(op: Op, record: Record, failed: Failure | None, tolerance: Values) -> list[str]:
