@@ -163,7 +163,7 @@ def run_id(
     ]  # fmt: skip
     return digest(
         "shards", seeds[0], commit, environment, request.gate, request.explore, request.shard[1],
-        request.dtypes, request.profiles, run, sources,
+        request.dtypes, request.profiles, request.checks, request.repeat, run, sources,
     )  # fmt: skip
 
 

@@ -42,6 +42,10 @@ class Unit(msgspec.Struct, frozen=True):
     #: The bytes of each input instead of what its case draws: C order, in the input's own dtype.
     values: Mapping[str, bytes] | None = None
 
+    def checks(self, case: int) -> bool:
+        """Whether kernels are checked on that case: large ones leave no room for it."""
+        return case < self.checked and self.cases[case].profile != "large"
+
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
     """The worker is up, on this device."""
@@ -83,6 +87,8 @@ class Finished(msgspec.Struct, frozen=True, tag=True):
     """The unit is complete."""
 
 
+#: How the reason of a kernel begins that raised in a check.
+FAILED_CHECK = "in check "
 Message = Hello | Refused | Started | Measured | Finished
 encode = msgspec.msgpack.Encoder().encode
 decode_message = msgspec.msgpack.Decoder(Message).decode

@@ -29,6 +29,7 @@ from tolcal.measure.context import Context
 from tolcal.measure.given import GivenContext
 from tolcal.measure.large import LargeContext, TooLargeError
 from tolcal.measure.wire import (
+    FAILED_CHECK,
     Finished,
     Hello,
     Measured,
@@ -83,7 +84,7 @@ def load(path: str, attribute: str) -> Callable[..., torch.Tensor]:
 def describe_error(error: BaseException) -> str:
     """One printable line."""
     if isinstance(error, checks.FailedCheckError):
-        text = f"in check {error.check}: {describe_error(error.error)}"
+        text = f"{FAILED_CHECK}{error.check}: {describe_error(error.error)}"
     elif isinstance(error, SystemExit):
         text = f"SystemExit: {error.code}"
     elif isinstance(error, TooLargeError):
@@ -258,7 +259,7 @@ class Worker:
             try:
                 out = context.run(kernel, function)
                 checked = None
-                if index < unit.checked and case.profile != "large":
+                if unit.checks(index):
                     # Its own copy: a kernel may give the same memory again.
                     out = context.outputs[kernel.name] = out.clone()
                     vectorised = self.device.type == "cpu" and not kernel.uses_triton
