@@ -67,6 +67,23 @@ def test_dims_are_the_least_of_a_monotone_fault(
 
 
 @settings(deadline=None, max_examples=200, derandomize=True)
+@given(st.tuples(sizes, sizes), st.sets(sizes, min_size=1, max_size=6), st.integers(1, 3000))
+def test_dims_of_its_own_stay_among_these(
+    start: tuple[int, int], own: set[int], least: int
+) -> None:
+    """The least of them that fails, and no other is tried."""
+    size = max(own)
+    dims = search.smallest_dims(
+        (("B", start[0]), ("H", size)), lambda dims: dict(dims)["H"] >= least and
+        (dict(dims)["H"] in own), {"H": sorted(own, reverse=True)},
+    )  # fmt: skip
+    assert dims == (
+        ("B", 1 if size >= least else start[0]),
+        ("H", min((n for n in own if n >= least), default=size)),
+    )
+
+
+@settings(deadline=None, max_examples=200, derandomize=True)
 @given(sizes, st.integers(2, 40), st.integers(0, 39))
 def test_a_fault_at_some_sizes_alone(size: int, modulus: int, rest: int) -> None:
     """Whatever a fault depends on, what is found fails, and is no larger."""
@@ -315,6 +332,18 @@ def test_a_forgotten_element(tail: minimize.Minimized) -> None:
     assert {f.failure.way for f in (tail.before, tail.seeded, tail.after)} == {"elements"}
     assert tail.elements == (10, 1)
     assert tail.finished
+
+
+def test_a_kernel_with_dims_of_its_own(root: Path) -> None:
+    """What is left is a case that it is run on, as values too."""
+    op, kernel = loaded(root, "tail")
+    own = msgspec.structs.replace(kernel, own=("H",), dims={"B": (16,), "H": (9, 13, 40)})
+    kernels = tuple(own if k.name == "tail" else k for k in op.kernels)
+    found = minimize.minimize(
+        request((msgspec.structs.replace(op, kernels=kernels),)), own, CASE, root, TOLERANCE,
+        budget=600.0,
+    )  # fmt: skip
+    assert found.seeded.case.dims == found.after.case.dims == (("B", 1), ("H", 9))
 
 
 def test_a_failure_of_another_kind_is_none(root: Path) -> None:

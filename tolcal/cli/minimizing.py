@@ -140,6 +140,11 @@ def pin(args: argparse.Namespace) -> int:
     settings = config.load(args)
     found = finding.find(settings, args)
     path = Path(found.op.path) / "op.toml"
+    if found.kernel and (why := found.op.kernel(found.kernel).refuses(found.case)):
+        raise TolcalError(
+            f"{path}: {why}, so it would skip case {found.case.id} ({found.case.dims_text}); add "
+            "the size to the kernel's own dims first"
+        )
     pinning.pin(path, found.case, args.why)
     case = found.case
     print(

@@ -24,7 +24,7 @@ def pin(path: Path, case: Case, why: str) -> None:
     _check(path, spec, case, why)
     edited = appended(text, case, why)
     try:
-        after = contract.parse(edited, path)[0]
+        tomlfile.loads(edited, path)
     except TolcalError as error:
         # `pinned = [...]` written inline can't be added to by a table.
         line = tomlfile.line_of(text, ("pinned",))
@@ -32,6 +32,7 @@ def pin(path: Path, case: Case, why: str) -> None:
             f"{path}:{line}: pinned: can't be added to ({error}); write what is there as "
             "[[pinned]] tables"
         ) from None
+    after = contract.parse(edited, path)[0]
     kept = (after.pinned[:-1], contract.digest_of(after)) == (
         spec.pinned, contract.digest_of(spec)
     )  # fmt: skip

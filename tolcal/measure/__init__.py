@@ -20,12 +20,22 @@ import msgspec
 
 from tolcal import __version__
 from tolcal.measure import engine, resume, wire
+from tolcal.measure.ledger import Outcomes
 from tolcal.measure.resume import Recorded
-from tolcal.measure.units import Planned, Request, counts, find_case, plan, run_id, run_seeds
+from tolcal.measure.units import (
+    Planned,
+    Request,
+    counts,
+    find_case,
+    passed_over,
+    plan,
+    run_id,
+    run_seeds,
+)
 from tolcal.model import DTYPES, Case, CaseSet, Environment, Record, Run, TolcalError
 
-__all__ = ["Planned", "Progress", "Recorded", "Request", "Step", "find_case", "measure", "replay",
-           "survey"]  # fmt: skip
+__all__ = ["Planned", "Progress", "Recorded", "Request", "Step", "find_case", "measure",
+           "passed_over", "replay", "survey"]  # fmt: skip
 
 #: More than a sitting measures, and what a records file is still read with.
 MAX_RECORDS = 5_000_000
@@ -152,7 +162,7 @@ def _execute(
         total[p.unit.op.name] += p.size
     done = Counter(r.case.op for r in recorded.records) if recorded else Counter[str]()
     runs: dict[int, Run] = {}
-    session, skip, known = secrets.token_hex(8), 0, {}
+    session, skip, known = secrets.token_hex(8), 0, dict[int, Outcomes]()
     if recorded is not None:
         resume.check_plan(recorded, planned, seeds, commit, request.origin)
         runs, session = dict(enumerate(recorded.runs)), recorded.runs[0].session
@@ -161,6 +171,8 @@ def _execute(
         skip = len(outcomes)
     if not planned:
         return  # cut after its last record
+    known = {i: passed_over(p) | known.get(i, {}) for i, p in enumerate(planned)}
+    known = {i: outcomes for i, outcomes in known.items() if outcomes}
     with engine.create(request, planned, known) as pool:
         pool.start()
         ids = [

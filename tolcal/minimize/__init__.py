@@ -130,6 +130,7 @@ class _Search:
     ) -> None:
         self.trials, self.op, self.kernel, self.control = trials, op, kernel, control
         self.tolerance, self.budget, self.progress = tolerance, budget, progress
+        self.own = {name: kernel.dims[name] for name in kernel.own}
         self.tried: dict[Case, bool] = {}
         self.notes: list[str] = []
         self.begun = time.monotonic()
@@ -156,6 +157,8 @@ class _Search:
                 "not show the fault"
             )
             self.control = None
+        if self.kernel.refuses(case):  # it was run on others before op.toml said so
+            self.own = {}
         self.best = self.seeded = Found(case, record, failed)
         self.trials.checked = "check " in failed.way  # else it fails without these launches
         self.way, self.least = failed.way, min(CLEARLY, max(1.0, failed.over / 2))
@@ -168,6 +171,8 @@ class _Search:
 
     def _attempt(self, case: Case, changed: values.Values | None) -> bool:
         """Whether that fails as the original does; the best so far, if so."""
+        if any(size not in self.own.get(name, (size,)) for name, size in case.dims):
+            return False  # what the kernel is not made for shows nothing of the fault
         left = self.begun + self.budget - time.monotonic()
         if left <= 0:
             raise _OutOfTimeError
@@ -196,6 +201,7 @@ class _Search:
         search.smallest_dims(
             self.best.case.dims,
             lambda dims: self._accept_case(msgspec.structs.replace(self.best.case, dims=dims)),
+            self.own,
         )
         self.seeded = self.best
 
