@@ -341,6 +341,7 @@ def test_shards_of_other_plans_are_other_runs(ops: tuple[Op, ...]) -> None:
         ('profile = "sparse,huge"', ["default"], ("default",)),
         ("", ["tiny,huge", "all", "huge"], ("tiny", "huge", "all")),
         ("", [" tiny , ,huge"], ("tiny", "huge")),
+        ("profile = []", None, ()),
     ],
 )
 def test_profiles_are_asked_for(
@@ -379,6 +380,25 @@ def test_the_plan_shows_profiles(root: Path, capsys: pytest.CaptureFixture[str])
         "sorted,",
         "large",
     }
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["bb", "--profile", "large"], "--profile large: no table [sizes.large] in op.toml of bb, "
+         "so there is none; add one with the dims of large cases, or ask for another profile"),
+        (["--profile", ""], "--profile names no input profile; leave it out for each op's own, or "
+         f"name some of {', '.join(PROFILES)}, all"),
+        (["--profile", " , "], "--profile names no input profile; leave it out for each op's own, "
+         f"or name some of {', '.join(PROFILES)}, all"),
+    ],
+)  # fmt: skip
+def test_no_profile_at_all(
+    root: Path, argv: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line that says what to ask for."""
+    assert main(["run", "--device", "cpu", "--corpus", str(root), "--plan", *argv]) == 2
+    assert capsys.readouterr().err == f"tolcal: {says}\n"
 
 
 def test_too_many_records_of_many_profiles(ops: tuple[Op, ...], root: Path) -> None:
