@@ -442,13 +442,13 @@ def test_a_hand_picked_tolerance(root: Path, tmp_path: Path) -> None:
     assert found.after.record.stats.max_abs > 0.5
     text = script(root, "tail", found.after, 0.5)
     assert re.search(
-        r"^AssertionError: 1 of 1 elements are wrong, the worst at \[0\]: .* expected; observed \S+ "
-        r"off the rounded reference, 0\.5 allowed$",
+        r"^AssertionError: 1 of 1 elements are wrong, the worst at \[0\]: .* expected; observed "
+        r"\S+ off the rounded reference, 0\.5 allowed$",
         run_alone(text, tmp_path).stderr.splitlines()[-1],
     )
     done = run_alone(text.replace(TAIL.strip("\n"), GOOD.strip("\n")), tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    with pytest.raises(TolcalError, match="does not fail on .* nothing to minimise"):
+    with pytest.raises(TolcalError, match=r"does not fail on .* nothing to minimise"):
         minimized(root, "tail", tolerance=1e6)
 
 

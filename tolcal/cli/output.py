@@ -54,12 +54,9 @@ def must_not_be_read(path: Path, option: str, inputs: Iterable[Path]) -> None:
 
 def must_be_writable(path: Path, option: str) -> None:
     """TolcalError if a file can't come to be there: known before the work is done that fills it."""
-    try:
-        if path.is_dir():
-            raise TolcalError(f"{option} {path}: is a folder; name a file")
-        folder = next(parent for parent in path.parents if parent.exists())
-    except OSError as error:  # a name that is too long
-        raise TolcalError(f"{option} {path}: {error.strerror}; give another name") from None
+    if path.is_dir():
+        raise TolcalError(f"{option} {path}: is a folder; name a file")
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
     if not folder.is_dir():
         raise TolcalError(f"{option} {path}: {folder} is no folder; give another name")
     if not os.access(folder, os.W_OK | os.X_OK):
