@@ -239,6 +239,8 @@ def test_empty_corpus(tmp_path: Path) -> None:
     assert refusal(tmp_path) == "ROOT: no */op.toml in it; start an op with `tolcal new OP`"
 
 
+LABELS = '[inputs.labels]\nshape = ["B"]\ndtype = "int8"\nbelow = "B"\n'
+PIN = '[[pinned]]\ndtype = "float32"\ndims = { B = 3 }\nseed = 1\nwhy = "so"\n'
 KNOWN = "float64, float32, float16, bfloat16, float8_e4m3fn, float8_e5m2"
 BROKEN: dict[str, tuple[dict[str, str | bytes | None], str]] = {
     "toml syntax": (
@@ -292,6 +294,38 @@ BROKEN: dict[str, tuple[dict[str, str | bytes | None], str]] = {
     "empty range": (
         {"toml": TOML.replace("[output]", "low = 1.0\nhigh = 1.0\n[output]")},
         "ROOT/double/op.toml:7: inputs.x: low 1.0 must be below high 1.0",
+    ),
+    "sizes of profile default": (
+        {"toml": TOML + "[sizes.default]\nB = [3]\n"},
+        "ROOT/double/op.toml:16: sizes.default: the sizes of profile default are those of [dims]: "
+        "write them there, and drop this table",
+    ),
+    "a size beyond what labels can be": (
+        {"toml": TOML + LABELS + "[sizes.sparse]\nB = [128, 129]\n"},
+        "ROOT/double/op.toml:21: sizes.sparse.B: int8 of input labels ends at 127, B goes up to "
+        "129",
+    ),
+    "a kernel's size beyond what labels can be": (
+        {"toml": TOML + LABELS + "[kernels.twice.dims]\nB = [300]\n"},
+        "ROOT/double/op.toml:21: kernels.twice.dims.B: int8 of input labels ends at 127, B goes up "
+        "to 300",
+    ),
+    "a pinned size beyond what labels can be": (
+        {"toml": TOML + LABELS + PIN.replace("B = 3", "B = 129")},
+        "ROOT/double/op.toml:20: pinned: int8 of input labels ends at 127, B goes up to 129",
+    ),
+    "no label below a size": (
+        {"toml": TOML + LABELS + "low = 2\n" + PIN},
+        "ROOT/double/op.toml:19: inputs.labels.below: input labels goes from 2 to B, excluded: "
+        "B = 1 leaves no number",
+    ),
+    "labels from a part of a number on": (
+        {"toml": TOML + LABELS + "low = nan\n"},
+        "ROOT/double/op.toml:20: inputs.labels.low: nan: a whole number of int8 expected",
+    ),
+    "a large pinned case that does not lie contiguous": (
+        {"toml": TOML + PIN + 'profile = "large"\nlayout = "expanded"\n'},
+        "ROOT/double/op.toml:16: pinned: layout 'expanded': cases of profile large are contiguous",
     ),
     "hand-picked value of no dtype": (
         {"toml": TOML + "[legacy_atol]\nfloat16 = 1e-3\n"},

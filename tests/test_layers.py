@@ -53,7 +53,7 @@ HEAVY = {
         "tolcal.stats.*", "tolcal.measure.worker", "tolcal.measure.context",
         "tolcal.measure.checks", "tolcal.measure.device", "tolcal.measure.domain",
         "tolcal.measure.environment", "tolcal.measure.given", "tolcal.measure.large",
-        "tolcal.measure.relations",
+        "tolcal.measure.relations", "tolcal.measure.room",
         "tolcal.measure.watch", "tolcal.testing.recording",
     },
     "triton": {"tolcal.stats.fused", "tolcal.stats.narrowing", "tolcal.measure.fused"},

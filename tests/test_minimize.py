@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import itertools
 import math
 import os
 import re
@@ -67,6 +68,23 @@ def test_dims_are_the_least_of_a_monotone_fault(
     assert search.smallest_dims(dims, accept) == tuple(zip("BSH", least, strict=True))
     assert len(tried) < 4 + 3 * 2 * (8 + 3 * 12 + 12)
     assert all(size >= 1 for dims in tried for _, size in dims)
+
+
+@settings(deadline=None, max_examples=200, derandomize=True)
+@given(st.tuples(sizes, sizes), st.sets(sizes, min_size=1, max_size=6), st.integers(1, 3000))
+def test_dims_of_its_own_stay_among_these(
+    start: tuple[int, int], own: set[int], least: int
+) -> None:
+    """The least of them that fails, and no other is tried."""
+    size = max(own)
+    dims = search.smallest_dims(
+        (("B", start[0]), ("H", size)), lambda dims: dict(dims)["H"] >= least and
+        (dict(dims)["H"] in own), {"H": sorted(own, reverse=True)},
+    )  # fmt: skip
+    assert dims == (
+        ("B", 1 if size >= least else start[0]),
+        ("H", min((n for n in own if n >= least), default=size)),
+    )
 
 
 @settings(deadline=None, max_examples=200, derandomize=True)
@@ -324,6 +342,18 @@ def test_a_forgotten_element(tail: minimize.Minimized) -> None:
     assert tail.finished
 
 
+def test_a_kernel_with_dims_of_its_own(root: Path) -> None:
+    """What is left is a case that it is run on, as values too."""
+    op, kernel = loaded(root, "tail")
+    own = msgspec.structs.replace(kernel, own=("H",), dims={"B": (16,), "H": (9, 13, 40)})
+    kernels = tuple(own if k.name == "tail" else k for k in op.kernels)
+    found = minimize.minimize(
+        request((msgspec.structs.replace(op, kernels=kernels),)), own, CASE, root, TOLERANCE,
+        budget=600.0,
+    )  # fmt: skip
+    assert found.seeded.case.dims == found.after.case.dims == (("B", 1), ("H", 9))
+
+
 def test_a_failure_of_another_kind_is_none(root: Path) -> None:
     """A ValueError is not traded for the KeyError of a smaller case."""
     found = minimized(root, "raises")
@@ -389,12 +419,15 @@ def test_a_check_that_no_script_shows(root: Path) -> None:
         snippet.write(op, one, record, failure.of(record, None), None)
 
 
-def test_what_lies_outside_the_domain_is_not_judged(root: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("domain", ["[-10.0, 10.0]", "[-inf, inf]", "[-11.0, inf]"])
+def test_what_lies_outside_the_domain_is_not_judged(
+    domain: str, root: Path, tmp_path: Path
+) -> None:
     """A script of such a case judges the elements that the record does."""
     folder = tmp_path / "corpus" / "row_sum"
     shutil.copytree(root / "row_sum", folder)
     (folder / "op.toml").write_text(
-        TOML.replace('shape = ["B", "H"]', 'shape = ["B", "H"]\ndomain = [-10.0, 10.0]', 1)
+        TOML.replace('shape = ["B", "H"]', 'shape = ["B", "H"]\ndomain = ' + domain, 1)
     )
     shutil.rmtree(folder / "buggy")
     wrong = GOOD.replace(
@@ -468,6 +501,25 @@ def test_what_differs_outside_the_domain_alone(root: Path, tmp_path: Path) -> No
             script(tmp_path / "corpus", "clips", found.after, tolerance)
 
 
+def test_a_hand_picked_tolerance(root: Path, tmp_path: Path) -> None:
+    """An atol on |out - rounded reference| judges search and script, where nothing is approved."""
+    found = minimized(root, "tail", tolerance=0.5)
+    assert found.after.case.dims == (("B", 1), ("H", 5))
+    assert found.after.failure.way == "elements"
+    assert found.after.record.stats is not None
+    assert found.after.record.stats.max_abs > 0.5
+    text = script(root, "tail", found.after, 0.5)
+    assert re.search(
+        r"^AssertionError: 1 of 1 elements are wrong, the worst at \[0\]: .* expected; observed "
+        r"\S+ off the rounded reference, 0\.5 allowed$",
+        run_alone(text, tmp_path).stderr.splitlines()[-1],
+    )
+    done = run_alone(text.replace(TAIL.strip("\n"), GOOD.strip("\n")), tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    with pytest.raises(TolcalError, match=r"does not fail on .* nothing to minimise"):
+        minimized(root, "tail", tolerance=1e6)
+
+
 def test_what_does_not_fail_is_refused(root: Path) -> None:
     """A control that passes, and a cell that nothing is approved for."""
     with pytest.raises(TolcalError, match=r"^good:\w+ does not fail on .* nothing to minimise"):
@@ -511,7 +563,9 @@ def run_alone(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def script(root: Path, kernel: str, found: minimize.Found, tolerance: Tolerance = TOLERANCE) -> str:
+def script(
+    root: Path, kernel: str, found: minimize.Found, tolerance: Tolerance | float = TOLERANCE
+) -> str:
     op, one = loaded(root, kernel)
     return snippet.write(op, one, found.record, found.failure, tolerance, found.values)
 
@@ -591,6 +645,24 @@ AWKWARD = {
         "def reference(x):\n    '''a ''\\' in it'''\n    return x + 1\n",
         {},
     ),
+    "the name of an exception": (
+        "SHIFT = 2\n\n\ndef run(x):\n    return x + SHIFT\n",
+        "try:\n    raise ValueError\nexcept ValueError as SHIFT:\n    pass\n\n\n"
+        "def reference(x):\n    return x + 1\n",
+        {},
+    ),
+    "a name that a function sets": (
+        "SHIFT = 2\n\n\ndef run(x):\n    return x + SHIFT\n",
+        "def _set():\n    global SHIFT\n    SHIFT = 5\n\n\n_set()\n\n\n"
+        "def reference(x):\n    return x + 1\n",
+        {},
+    ),
+    "a name that a pattern sets": (
+        "SHIFT = 2\n\n\ndef run(x):\n    return x + SHIFT\n",
+        "match (5, 6):\n    case (SHIFT, *rest):\n        pass\n\n\n"
+        "def reference(x):\n    return x + 1\n",
+        {},
+    ),
     "our names": (
         "torch = 2\n_inputs = None\n\n\ndef float(x):\n    return x\n\n\ndef run(x):\n"
         "    return float(x) + torch\n",
@@ -608,7 +680,9 @@ AWKWARD = {
 
 @pytest.mark.parametrize(
     ("what", "dtype"),
-    list(zip(AWKWARD, ("float32", "bfloat16", "float16", "float64", "float32"), strict=True)),
+    list(
+        zip(AWKWARD, itertools.cycle(("float32", "bfloat16", "float16", "float64")), strict=False)
+    ),
 )
 def test_sources_that_do_not_stand_one_after_another(what: str, dtype: str, tmp_path: Path) -> None:
     """They become modules of their own, with the local modules that they import."""

@@ -14,9 +14,10 @@ from measure_support import GOOD, request, run, write_op
 from tests_support import ROOT
 
 from tolcal import corpus, measure
+from tolcal.cases.choose import draw_cases, edges
 from tolcal.cli import config, main
 from tolcal.measure.units import counts, plan, run_id
-from tolcal.model import LAYOUTS, PROFILES, Case, Op, TolcalError
+from tolcal.model import LAYOUTS, PROFILES, Case, InputSpec, Op, TolcalError
 
 PINS = """
 [[pinned]]
@@ -63,6 +64,50 @@ def explore_of(asked: measure.Request) -> list[Case]:
     return [c for p in plan(asked, [1]) for c in p.unit.cases[p.gate :]]
 
 
+@pytest.mark.parametrize(
+    ("spec", "profile", "sizes"),
+    [
+        (InputSpec(("B",), dtype="int8", below="H"), "regular", {128}),
+        (InputSpec(("B",), low=2, dtype="uint8", below="H"), "boundary", {3, 7}),
+        (InputSpec(("B",), low=7, dtype="int32", below="H"), "boundary", {8, 9}),
+        (InputSpec(("B",), low=3, dtype="int32", below="H"), "edges", {4, 5, 7, 8, 9}),
+        (InputSpec(("B",), dtype="int8", below="B"), "regular", {128, 256, 512}),
+    ],
+)
+def test_sizes_of_a_profile_leave_integers_below_them(
+    ops: tuple[Op, ...], spec: InputSpec, profile: str, sizes: set[int]
+) -> None:
+    """That the dtype has, too; a profile without such sizes has those declared."""
+    inputs = {**ops[1].inputs, "labels": spec}
+    op = msgspec.structs.replace(ops[1], inputs=inputs, reduction="H")
+    drawn = draw_cases(op, {"B": (1, 2), "H": (8, 9)}, "float32", 1, 24, profile)
+    assert {dict(case.dims)["H"] for case in drawn} == sizes
+
+
+sizes_lists = st.lists(st.integers(1, 600), min_size=1, max_size=5, unique=True)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    own=sizes_lists, table=sizes_lists, profile=st.sampled_from(PROFILES), seed=st.integers(0, 9)
+)
+def test_a_kernel_is_run_on_no_sizes_but_its_own(
+    ops: tuple[Op, ...], own: list[int], table: list[int], profile: str, seed: int
+) -> None:
+    """Of those of a profile and of its table the ones that it has, and if it has none, its own."""
+    kernel = ops[0].kernel("aa_two")
+    dims = {"B": (1, 2, 3, 4), "H": tuple(own)}
+    of_profile = {"boundary": {1, 3, 7}, "regular": {128, 256, 512}, "edges": edges(max(own))}
+    tables = {} if profile in of_profile else {profile: {"H": tuple(table)}}
+    op = msgspec.structs.replace(ops[0], sizes=tables, pinned=())
+    cases = draw_cases(op, dims, "float32", seed, 12, profile, ("H",))
+    wanted = set(of_profile.get(profile, table)) & set(own) or set(own)
+    drawn = {dict(c.dims)["H"] for c in cases}
+    assert drawn == wanted or (profile == "large" and drawn <= wanted)
+    bound = msgspec.structs.replace(kernel, dims=dims, own=("H",))
+    assert {bound.refuses(case) for case in cases} == {""}
+
+
 @settings(max_examples=30, deadline=None)
 @given(gate=st.integers(0, 40), explore=st.integers(0, 40))
 def test_other_profiles_get_a_quarter(ops: tuple[Op, ...], gate: int, explore: int) -> None:
@@ -98,11 +143,11 @@ def test_the_plan_has_the_cases_of_each_profile(ops: tuple[Op, ...]) -> None:
     gate = ["default"] * 6 + ["boundary"] * 2 + ["sparse"] * 2 + ["sorted"]
     assert profiles == gate + ["default"] * 5 + ["boundary"] * 2 + ["sparse"] * 2
     assert {dict(c.dims)["H"] for c in one.unit.cases if c.profile == "boundary"} <= {1, 3, 7}
-    # A kernel's own dims hold but for those that the profile names.
+    # A kernel's own dims hold whatever the profile names.
     sizes = {(c.profile, c.dims) for c in two.unit.cases if c.profile in ("default", "sparse")}
     assert {(p, dict(d)["B"]) for p, d in sizes} == {("default", 2), ("sparse", 2)}
     assert {dict(d)["H"] for p, d in sizes if p == "default"} == {6}
-    assert {dict(d)["H"] for p, d in sizes if p == "sparse"} == {2, 4}
+    assert {dict(d)["H"] for p, d in sizes if p == "sparse"} == {6}
     assert {c.layout for c in one.unit.cases} == set(LAYOUTS)
     assert {c.layout for c in other.unit.cases} == {"contiguous"}
 
@@ -153,8 +198,69 @@ def test_pinned_cases_run(root: Path) -> None:
     records = run(root, dtypes=("float32",))
     (pin,) = {r.case for r in records if r.case.profile == "sorted"}
     assert (pin.dims, pin.layout, pin.seed) == ((("B", 3), ("H", 9)), "strided", 123)
-    assert {r.kernel for r in records if r.case == pin} == {"aa_one", "aa_two"}
-    assert {(r.status, r.case_set) for r in records if r.case == pin} == {("ok", "gate")}
+    of_pin = {r.kernel: (r.status, r.case_set, r.reason) for r in records if r.case == pin}
+    assert of_pin == {
+        "aa_one": ("ok", "gate", ""),
+        "aa_two": ("skipped", "gate", f"pinned case {pin.id} (B=3 H=9): by op.toml aa_two is run "
+                   "with B = 2 alone"),
+    }  # fmt: skip
+
+
+REFERENCE = """\
+import os
+
+def reference(x):
+    if x.shape[1] == 100:
+        raise ValueError("no such row")
+    if x.shape[1] == 101:
+        os._exit(3)
+    return 2 * x
+"""
+SPOILS_TORCH = """\
+import torch
+
+def run(x):
+    y = x + x
+    torch.Tensor.__mul__ = torch.Tensor.__rmul__ = None
+    return y
+"""
+
+
+@pytest.mark.parametrize("kernel", [GOOD, SPOILS_TORCH])
+def test_a_pin_that_can_not_be_run_is_alone(tmp_path: Path, kernel: str) -> None:
+    """Its records say so; no other case, kernel or the reference is blamed for it, nor is it for
+    what a kernel does to the process."""
+    write_op(tmp_path, "dd", ("float32",), REFERENCE, {"dd_good": kernel, "dd_two": GOOD})
+    path = tmp_path / "dd" / "op.toml"
+    pins = [
+        ("H = 100", "contiguous", "default"), ("H = 101", "contiguous", "default"),
+        ("H = 5", "strided", "default"), (f"H = {2**39}", "contiguous", "default"),
+        ("H = 6", "contiguous", "default"),
+    ]  # fmt: skip
+    text = path.read_text() + "".join(
+        f'[[pinned]]\ndtype = "float32"\ndims = {{ B = 3, {h} }}\nprofile = "{profile}"\n'
+        f'layout = "{layout}"\nseed = 1\nwhy = "so"\n'
+        for h, layout, profile in pins
+    )
+    path.write_text(text)
+    records = run(tmp_path, gate=1, explore=2)
+    (op,) = corpus.load(tmp_path)
+    assert len(records) == 2 * (1 + 5 + 2)
+    raised = f"{op.reference_path}: reference() failed on B=3 H=100: ValueError: no such row"
+    expected = [
+        ("skipped", f"PIN can't be run: {raised}"[:240]),
+        ("crashed", "PIN: before any kernel ran: exit status 3"),
+        ("skipped", "PIN: the layouts of op.toml lack strided"),
+        ("skipped", "PIN: B=3 H=549755813888 needs FREE"),
+        ("ok", ""),
+    ]
+    for name in ("dd_good", "dd_two") if kernel == GOOD else ("dd_two",):
+        said = {r.case: (r.status, r.reason) for r in records if r.kernel == name}
+        for pin, what in zip(op.pinned, expected, strict=True):
+            status, reason = said.pop(pin)
+            reason = reason.replace(f"pinned case {pin.id} ({pin.dims_text})", "PIN")
+            assert (status, re.sub("needs .*", "needs FREE", reason)) == what
+        assert set(said.values()) == {("ok", "")}
 
 
 TELLS = """\
@@ -235,6 +341,7 @@ def test_shards_of_other_plans_are_other_runs(ops: tuple[Op, ...]) -> None:
         ('profile = "sparse,huge"', ["default"], ("default",)),
         ("", ["tiny,huge", "all", "huge"], ("tiny", "huge", "all")),
         ("", [" tiny , ,huge"], ("tiny", "huge")),
+        ("profile = []", None, ()),
     ],
 )
 def test_profiles_are_asked_for(
@@ -248,17 +355,21 @@ def test_profiles_are_asked_for(
 
 
 def test_the_plan_shows_profiles(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A row each, with the sizes of their own; a pinned case is one of its profile."""
+    """A row each, with the sizes of their own; pinned cases have theirs, and who is not run on
+    them another."""
     asked = ["run", "aa", "--plan", "--device", "cpu", "--corpus", str(root), "--dtype", "float32"]
     assert main(asked) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[:6] == [
-        "op  dtype    profile   dims           kernels  cases  records  shard",
-        "aa  float32  default   B=1..4 H=5           1     36       36  1/1",
-        "aa  float32  boundary  B=1..4 H=1..7        1      9        9  1/1",
-        "aa  float32  sparse    B=1..4 H=2..4        1      9        9  1/1",
-        "aa  float32  sorted    B=1..4 H=5           1      1        1  1/1",
-        "aa  float32  default   B=2 H=6              1     36       36  1/1",
+    assert lines[:9] == [
+        "op  dtype    profile          dims           kernels  cases  records  shard",
+        "aa  float32  default          B=1..4 H=5           1     36       36  1/1",
+        "aa  float32  boundary         B=1..4 H=1..7        1      9        9  1/1",
+        "aa  float32  sparse           B=1..4 H=2..4        1      9        9  1/1",
+        "aa  float32  sorted, pinned   B=3 H=9              1      1        1  1/1",
+        "aa  float32  default          B=2 H=6              1     36       36  1/1",
+        "aa  float32  boundary         B=2 H=6              1      9        9  1/1",
+        "aa  float32  sparse           B=2 H=6              1      9        9  1/1",
+        "aa  float32  sorted, skipped  B=3 H=9              1      1        1  1/1",
     ]
     assert main([*asked, "--profile", "huge,tiny", "--profile", "large", "--gate", "2",
                  "--cases", "3"]) == 0  # fmt: skip
@@ -266,9 +377,28 @@ def test_the_plan_shows_profiles(root: Path, capsys: pytest.CaptureFixture[str])
     assert {line.split()[2] for line in out.splitlines()[1:9]} == {
         "huge",
         "tiny",
-        "sorted",
+        "sorted,",
         "large",
     }
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["bb", "--profile", "large"], "--profile large: no table [sizes.large] in op.toml of bb, "
+         "so there is none; add one with the dims of large cases, or ask for another profile"),
+        (["--profile", ""], "--profile names no input profile; leave it out for each op's own, or "
+         f"name some of {', '.join(PROFILES)}, all"),
+        (["--profile", " , "], "--profile names no input profile; leave it out for each op's own, "
+         f"or name some of {', '.join(PROFILES)}, all"),
+    ],
+)  # fmt: skip
+def test_no_profile_at_all(
+    root: Path, argv: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line that says what to ask for."""
+    assert main(["run", "--device", "cpu", "--corpus", str(root), "--plan", *argv]) == 2
+    assert capsys.readouterr().err == f"tolcal: {says}\n"
 
 
 def test_too_many_records_of_many_profiles(ops: tuple[Op, ...], root: Path) -> None:

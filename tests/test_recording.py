@@ -289,6 +289,9 @@ def test_kernels_given_up_stay_so(here: Path, monkeypatch: pytest.MonkeyPatch) -
         (["--gate", "3"], "--seed differs: aa_one:"),
         (["--repeat", "1"], "--repeat differs: 2 then, 1 now"),
         (["aa_two"], "--seed differs: aa_one:"),
+        (["--profile", "boundary"], "--seed differs: aa_one:"),
+        (["--checks", "none"], "--checks differs: aa_one:"),
+        (["--checks", "all"], "--checks differs: aa_one:"),
     ],
 )
 def test_another_selection_is_refused(

@@ -80,9 +80,10 @@ def test_shards_agree_on_their_run(ops: tuple[Op, ...]) -> None:
     assert name() == name(shard=(2, 2)) == name(workers=9)
     others = [
         name(run=1), name(seeds=(5, 6)), name(shard=(1, 3)), name(gate=2), name(explore=2),
-        name(ops=ops[:1]), name(shard=None), name(dtypes=("float32",)),
+        name(ops=ops[:1]), name(shard=None), name(dtypes=("float32",)), name(checks="all"),
+        name(checks="none"), name(profiles=("sparse",)), name(repeat=3),
     ]  # fmt: skip
-    assert len({name(), *others}) == 9
+    assert len({name(), *others}) == 13
 
 
 def outcome(record: Record) -> object:

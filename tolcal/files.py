@@ -3,9 +3,31 @@
 import contextlib
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from tolcal.model import TolcalError
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """One process at a time: who reads a file of the folder and writes it anew loses nothing.
+
+    Waits for others. Without effect where the file system has no locks.
+    """
+    import fcntl
+
+    descriptor = None
+    with contextlib.suppress(ImportError, OSError):
+        import fcntl  # not on Windows
+
+        descriptor = os.open(folder, os.O_RDONLY)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def replace(path: Path, content: str | bytes) -> None:

@@ -25,9 +25,9 @@ SLACK = 2.0
 #: A scale below this share of the row's rms gets no say in the objective: one element whose
 #: relative accuracy is lost (GELU's far tail) must not decide the fit.
 SCALE_FLOOR = 2.0**-12
-#: atol is at least the smallest normal fp32 number, and no share of the largest residual: among
-#: inputs of many magnitudes (profile ``adversarial``) that would be one of the largest, and hide the
-#: faults of all others.
+#: atol is at least the smallest normal fp32 number, and no share of the largest residual: with
+#: inputs of many magnitudes (profile ``adversarial``) that would hide the faults of all but the
+#: largest.
 ATOL_FLOOR = 2.0**-126
 
 

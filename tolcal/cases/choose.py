@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -31,17 +31,34 @@ def profiles_of(op: Op, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def sizes_of(
-    op: Op, dims: Mapping[str, tuple[int, ...]], profile: str
+    op: Op, dims: Mapping[str, tuple[int, ...]], profile: str, own: Collection[str] = ()
 ) -> dict[str, tuple[int, ...]]:
-    """The sizes of each dim of a profile: op.toml's for it, or the profile's, or ``dims``."""
-    found = dict(dims)
+    """The sizes of each dim of a profile: op.toml's for it, or the profile's, or ``dims``.
+
+    Args:
+        own: dims that get none but those of ``dims``: of the profile's the ones that are among
+            them, else all of them.
+    """
+    of_profile: dict[str, tuple[int, ...]] = {}
     if profile == "edges":
-        found = {name: edges(max(sizes)) for name, sizes in dims.items()}
-    table = op.sizes.get(profile)
-    if table is None and profile in SIZES:
+        of_profile = {name: edges(max(sizes)) for name, sizes in dims.items()}
+    if profile in SIZES and profile not in op.sizes:
         reduced = op.reduction or _last_dim(op)
-        table = {} if reduced is None else {reduced: SIZES[profile]}
-    return found | dict(table or {})
+        of_profile = {} if reduced is None else {reduced: SIZES[profile]}
+    # op.toml's own are known to be fit for it.
+    of_profile = {name: _fit(op, name, sizes) for name, sizes in of_profile.items()}
+    of_profile |= op.sizes.get(profile, {})
+    found = dict(dims)
+    for name, sizes in of_profile.items():
+        allowed = tuple(size for size in sizes if size in dims[name]) if name in own else sizes
+        found[name] = allowed or dims[name]
+    return found
+
+
+def _fit(op: Op, dim: str, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Those of which every integer input that is drawn below the dim has numbers."""
+    spans = [spec.spans for spec in op.inputs.values() if spec.below == dim]
+    return tuple(size for size in sizes if all(size in span for span in spans))
 
 
 def _last_dim(op: Op) -> str | None:
@@ -62,8 +79,10 @@ def draw_cases(
     master_seed: int,
     count: int,
     profile: str = "default",
+    own: Collection[str] = (),
 ) -> tuple[Case, ...]:
-    """``count`` cases of ``op`` for kernels with these ``dims``, by an input profile.
+    """``count`` cases of ``op`` for kernels with these ``dims`` (``own``: `sizes_of`), by an input
+    profile.
 
     Dims and layouts are a Latin hypercube: each runs through a fresh shuffle of its values before
     any comes again, so that a handful of cases already meets every boundary size. The first case
@@ -73,7 +92,7 @@ def draw_cases(
     profiles_of(op, [profile])
     # Profile default names none: its cases are older than the others.
     named = () if profile == "default" else (profile,)
-    dims = sizes_of(op, dims, profile)
+    dims = sizes_of(op, dims, profile, own)
     if profile == "large":
         count = min(count, max(map(len, op.sizes.get(profile, {}).values()), default=0))
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from tolcal import tomlfile
-from tolcal.model import BUDGET, Budget, TolcalError
+from tolcal.model import BUDGET, PROFILES, Budget, TolcalError
 
 
 class Cases(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -74,12 +74,23 @@ def load(args: argparse.Namespace) -> Config:
         history=paths or tuple(_short(root / p) for p in history),
         device=getattr(args, "device", None) or table.device,
         timeout=getattr(args, "timeout", None) or table.timeout,
-        profiles=_names(getattr(args, "profile", None) or table.profile),
+        profiles=_profiles(getattr(args, "profile", None), table.profile),
         triton_cache=path("triton_cache", table.triton_cache) if cache else None,
         checks=getattr(args, "checks", None) or table.checks,
         cases=cases,
         budget=getattr(args, "budget", None) or table.budget,
     )
+
+
+def _profiles(asked: Sequence[str] | None, configured: Sequence[str] | str) -> tuple[str, ...]:
+    """Those of --profile, else those of pyproject.toml; none is each op's own."""
+    given = configured if asked is None else asked
+    found = _names(given)
+    if not found and given != ():
+        where = "profile, under [tool.tolcal]," if asked is None else "--profile"
+        raise TolcalError(f"{where} names no input profile; leave it out for each op's own, or "
+                          f"name some of {', '.join(PROFILES)}, all")  # fmt: skip
+    return found
 
 
 def _names(given: Sequence[str] | str) -> tuple[str, ...]:

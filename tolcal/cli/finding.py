@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tolcal import cases, corpus, history, measure, tolerances
-from tolcal.cli import config
+from tolcal.cli import config, options
+from tolcal.cli.recording import say
 from tolcal.history import columns, loading
 from tolcal.model import Case, Op, Record, TolcalError, Tolerance
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: What `tolcal run` and `tolcal ci` write, if they are told nothing else.
+RECORDS = Path("out/records.jsonl.gz")
 #: Where `tolcal minimize` keeps the cases that it has found, since their ids are in no run.
 MINIMIZED = Path("out/minimized.jsonl.gz")
 
@@ -24,6 +30,12 @@ class Found(NamedTuple):
     case: Case
     records: list[Record]  # of that id, in the order of the places they are looked for in
     tolerance: Tolerance | None  # approved for its cell
+
+    @property
+    def limit(self) -> Tolerance | float | None:
+        """What judges the case: what is approved, else the hand-picked atol of its cell."""
+        by_hand = self.op.legacy_atol.get(self.case.dtype)
+        return by_hand if self.tolerance is None else self.tolerance
 
 
 def find(settings: config.Config, args: argparse.Namespace) -> Found:
@@ -64,16 +76,35 @@ def find(settings: config.Config, args: argparse.Namespace) -> Found:
 
 def places(settings: config.Config, args: argparse.Namespace) -> list[Path]:
     """Where records are looked for."""
-    usual = [] if args.history else [Path("out/records.jsonl.gz")]
-    return [*settings.history, *(p for p in (*usual, MINIMIZED) if p.exists())]
+    return [*settings.history, *_usual(args)]
+
+
+def _usual(args: argparse.Namespace) -> list[Path]:
+    """Files that nobody named, in which ids are found all the same."""
+    usual = [] if args.history else [RECORDS]
+    return [path for path in (*usual, MINIMIZED) if path.exists()]
+
+
+def named_unless_usual(path: Path) -> str:
+    """The same of one records file; nothing if ids are looked for in it anyway."""
+    return "" if path.resolve() == RECORDS.resolve() else options.history([path])
 
 
 def _recorded(
     settings: config.Config, args: argparse.Namespace, kernel: str, case_id: str
 ) -> list[Record]:
+    found = _of(history.read_table(loading.recorded(settings.history)), kernel, case_id)
+    for path in _usual(args):
+        try:
+            found += _of(history.read_table([path]), kernel, case_id)
+        except TolcalError as error:  # it need not hold what is asked for
+            say(f"{path} is passed over: {error}")
+    return found
+
+
+def _of(table: pa.Table, kernel: str, case_id: str) -> list[Record]:
     import pyarrow.compute as pc
 
-    table = history.read_table(loading.recorded(places(settings, args)))
     mask = pc.equal(pc.cast(table["case_id"], "string"), case_id)
     if kernel:
         mask = pc.and_(mask, pc.equal(pc.cast(table["kernel"], "string"), kernel))

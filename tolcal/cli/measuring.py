@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from tolcal import corpus, files, history, measure, review, tolerances
-from tolcal.cli import config, finding, output, packages, planning
+from tolcal.cli import config, finding, options, output, packages, planning
 from tolcal.cli.recording import measure_into, say
 from tolcal.history import loading
 from tolcal.model import (
@@ -123,27 +123,25 @@ def run(args: argparse.Namespace) -> int:
     skipped = Counter(r.reason for r in records if r.status == "skipped")
     for reason, count in skipped.most_common(3):
         say(f"skipped: {count}: {reason}")
+    there = finding.named_unless_usual(out)
     over = [r for r in records if r.role == "control" and r.stats and r.stats.num_exceeding]
     for record in over[:5]:
         assert record.stats is not None
-        # Only what is approved says of a smaller case whether it fails still.
-        is_approved = isinstance(request.limits[record.case.op, record.case.dtype], Tolerance)
-        what = "minimize" if is_approved else "replay"
         say(f"exceeds: {record.id} {record.case.dtype} {record.case.dims_text}: "
              f"{record.stats.num_exceeding} of {record.stats.count} elements; "
-             f"tolcal {what} {record.id}")  # fmt: skip
+             f"tolcal minimize {record.id}{there}")  # fmt: skip
     if len(over) > 5:
         say(f"... and {len(over) - 5} more")
     broken = [r for r in records if r.role == "control" and r.checks and r.checks.failed]
     for record in broken[:5]:
         say(f"fails a check: {record.id} {record.case.dtype} {record.case.dims_text}: "
-            f"{' '.join(_failed_counts(record))}; tolcal replay {record.id}")  # fmt: skip
+            f"{' '.join(_failed_counts(record))}; tolcal replay {record.id}{there}")  # fmt: skip
     if len(broken) > 5:
         say(f"... and {len(broken) - 5} more")
     failed = [r for r in records if r.status in ("crashed", "timeout")]
     for record in failed[:5]:
         say(f"{record.status}: {record.id} {record.case.dtype} {record.case.dims_text}: "
-             f"{record.reason}; tolcal minimize {record.id}")  # fmt: skip
+             f"{record.reason}; tolcal minimize {record.id}{there}")  # fmt: skip
     if len(failed) > 5:
         say(f"... and {len(failed) - 5} more")
     return 1 if failed else 0
@@ -222,6 +220,8 @@ def ci(args: argparse.Namespace) -> int:
         page.unlink(missing_ok=True)  # of another run
         say(f"no report.html: it needs {remedy}")
     say(f"written: {', '.join(map(str, written))}")
+    if there := finding.named_unless_usual(out / "records.jsonl.gz"):
+        say(f"commands on these ids (replay, minimize, pin) need{there}")
     if why := text.not_judged(verdict):
         say(f"nothing was judged: {why}")
     return 1 if verdict.blocks or not verdict.ran else 0
@@ -232,28 +232,37 @@ def replay(args: argparse.Namespace) -> int:
     settings = config.load(args)
     need_torch()
     found = finding.find(settings, args)
+    there = options.history(args.history or ())
     if args.snippet is None:
-        return _replay(settings, found, None)
+        return _replay(settings, found, None, there)
     if not found.kernel:
         raise TolcalError(f"{args.id}: a script is of one kernel: give KERNEL:CASE")
     if args.snippet == "-":  # to be redirected: what replay says is not part of it
         with contextlib.redirect_stdout(sys.stderr):
             scripts: list[str] = []
-            status = _replay(settings, found, scripts)
+            status = _replay(settings, found, scripts, there)
         output.emit("".join(scripts))
         return status
     path = Path(args.snippet)
     output.must_be_free(path, "script", "--snippet", (settings.tolerances, *settings.history))
+    output.must_be_writable(path, "--snippet")
     scripts = []
-    status = _replay(settings, found, scripts)
+    status = _replay(settings, found, scripts, there)
     path.parent.mkdir(parents=True, exist_ok=True)
     files.replace(path, "".join(scripts))
     print(f"\nwritten: {path}, which fails by itself as long as the kernel does")
     return status
 
 
-def _replay(settings: config.Config, found: finding.Found, scripts: list[str] | None) -> int:
-    """Runs and shows what was found; a script of it joins ``scripts``."""
+def _replay(
+    settings: config.Config, found: finding.Found, scripts: list[str] | None, there: str
+) -> int:
+    """Runs and shows what was found; a script of it joins ``scripts``.
+
+    ``there``: options with which other commands find its records.
+    """
+    from tolcal.minimize import failure
+
     case, kernel_name = found.case, found.kernel
     request = one_case(settings, found)
     print(
@@ -267,8 +276,15 @@ def _replay(settings: config.Config, found: finding.Found, scripts: list[str] | 
             continue
         if kernel_name and value.kernel != kernel_name:
             continue
-        _show_judged(value, found.tolerance)
-        same &= _compare_recorded(value, [r for r in found.records if r.kernel == value.kernel])
+        _show_judged(value, found.limit, there)
+        device = value.run.environment.device_class
+        failed = failure.of(value, failure.holding(found.limit, found.op, device))
+        unknown = found.limit is None and failed is None
+        now = "no tolerance says whether it fails now" if unknown else (
+            f"it fails now: {failed.text}" if failed else "it passes now"
+        )  # fmt: skip
+        recorded = [r for r in found.records if r.kernel == value.kernel]
+        same &= _compare_recorded(value, recorded, now)
         if scripts is not None:
             scripts.append(_script(found, value))
     return 0 if same else 1
@@ -278,13 +294,13 @@ def _script(found: finding.Found, record: Record) -> str:
     from tolcal.minimize import failure, snippet
 
     device = record.run.environment.device_class
-    tolerance = failure.holding(found.tolerance, found.op, device)
+    tolerance = failure.holding(found.limit, found.op, device)
     return snippet.write(
         found.op, found.op.kernel(record.kernel), record, failure.of(record, tolerance), tolerance
     )
 
 
-def _show_judged(new: Record, tolerance: Tolerance | None) -> None:
+def _show_judged(new: Record, tolerance: Tolerance | float | None, there: str) -> None:
     """What the kernel did on the case, and whether its tolerance lets it pass."""
     from tolcal import bounds, compare
 
@@ -297,6 +313,12 @@ def _show_judged(new: Record, tolerance: Tolerance | None) -> None:
     _show_parts(new)
     if tolerance is None:
         print("  no approved tolerance to judge it by")
+        return
+    if isinstance(tolerance, float):
+        print(f"  no approved tolerance to judge it by; the hand-picked atol is {tolerance:g}: "
+              f"{new.stats.num_exceeding} of {new.stats.count} elements over")  # fmt: skip
+        if new.stats.num_exceeding:
+            print(f"  the smallest input that still fails: tolcal minimize {new.id}{there}")
         return
     if not new.stats.count:
         print("  no element inside the domain to judge by its tolerance")
@@ -311,7 +333,7 @@ def _show_judged(new: Record, tolerance: Tolerance | None) -> None:
             why = f"{new.stats.nonfinite_mismatch} values not finite where the reference is"
         print(f"  EXCEEDS its tolerance: {why}, {new.stats.num_exceeding} of {new.stats.count} "
               "elements over")  # fmt: skip
-        print(f"  the smallest input that still fails: tolcal minimize {new.id}")
+        print(f"  the smallest input that still fails: tolcal minimize {new.id}{there}")
     else:
         print(f"  passes its tolerance, of which it uses {100 * used:.1f} %")
 
@@ -340,13 +362,16 @@ def _show_parts(new: Record) -> None:
         print(f"  not judged, for want of an element that could be: {nowhere}")
 
 
-def _compare_recorded(new: Record, recorded: list[Record]) -> bool:
-    """Prints how new differs from recorded; False if it does where it must not."""
+def _compare_recorded(new: Record, recorded: list[Record], now: str) -> bool:
+    """Prints how new differs from recorded; False if it does where it must not.
+
+    ``now`` says whether new passes, which counts where the source has changed since.
+    """
     here = [r for r in recorded if r.run.environment.key == new.run.environment.key]
     if not recorded:
         print("  no record of it to compare with")
         return True
-    old = (here or recorded)[-1]
+    old, changed = (here or recorded)[-1], False
     if not here:
         print(f"  the environment differs: recorded on {old.run.environment.text}; "
               "numbers may differ")  # fmt: skip
@@ -356,6 +381,9 @@ def _compare_recorded(new: Record, recorded: list[Record]) -> bool:
     for name in ("kernel_hash", "reference_hash", "op_hash"):
         if getattr(old, name) != getattr(new, name):
             print(f"  {name.removesuffix('_hash')} source has changed since the record")
+            changed = True
+    if changed:
+        print(f"  so the record is of what was there before; {now}")
     differing = [
         field
         for field in ErrorStats.__struct_fields__

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tolcal import cases, files, minimize
-from tolcal.cli import config, finding, measuring, output
+from tolcal.cli import config, finding, measuring, options, output
 from tolcal.cli.recording import say
 from tolcal.corpus import pinning
 from tolcal.history import jsonlines
@@ -34,19 +34,21 @@ def shrink(args: argparse.Namespace) -> int:
     script = Path(args.out or f"out/minimize/{kernel.name}-{found.case.id}.py")
     read = (settings.tolerances, *settings.history)
     output.must_be_free(script, "script", "--out", read)
+    output.must_be_writable(script, "--out")
     last = found.records[-1] if found.records else None
     with _progress() as progress:
         done = minimize.minimize(
             measuring.one_case(settings, found), kernel, found.case, settings.corpus,
-            found.tolerance, budget=args.budget_seconds,
+            found.limit, budget=args.budget_seconds,
             hangs=last is not None and last.status == "timeout", progress=progress,
         )  # fmt: skip
     for line in _told(found.op, done):
         print(line)
-    if done.seeded.case != found.case:
-        _keep(done.seeded.record)
-    name = f"{kernel.name}:{done.seeded.case.id}"
-    print(f"keep it    tolcal pin {name} --why TEXT")
+    is_new = done.seeded.case != found.case
+    if not is_new or _keep(done.seeded.record):
+        name = f"{kernel.name}:{done.seeded.case.id}"
+        there = "" if is_new else options.history(args.history or ())
+        print(f"keep it    tolcal pin {name} --why TEXT{there}")
     after = done.after
     try:
         text = snippet.write(
@@ -94,21 +96,37 @@ def _numbers(op: Op, case: Case, arrays: values.Values) -> str:
     return one_line(", ".join(found[:SHOWN]), 2000) + rest if found else "all 0"
 
 
-def _keep(record: Record) -> None:
-    """Puts a case where `replay`, `minimize` and `pin` find it by its id."""
+def _keep(record: Record) -> bool:
+    """Puts a case where `replay`, `minimize` and `pin` find it by its id; False if it can't."""
     path = finding.MINIMIZED
-    try:
-        known = list(jsonlines.read(path)) if path.exists() else []
-    except TolcalError as error:
-        say(f"{error}; it is written anew")
-        known = []
-    kept = [*(old for old in known if old.id != record.id), record][-KEPT:]
     part = path.with_name(f"{path.name}.part")
-    with jsonlines.Writer(part) as writer:
-        for one in kept:
-            writer.write(one.run)
-            writer.write(one)
-    part.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with files.locked(path.parent):
+            known = _known(path)
+            kept = [*(old for old in known if old.id != record.id), record][-KEPT:]
+            with jsonlines.Writer(part) as writer:
+                for one in kept:
+                    writer.write(one.run)
+                    writer.write(one)
+            part.replace(path)
+    except OSError as error:  # the script is still to be written
+        say(f"{path}: cannot write it: {error.strerror}; so {record.id} can't be named later")
+        return False
+    return True
+
+
+def _known(path: Path) -> list[Record]:
+    """What was kept before; what can't be read is put aside."""
+    if not path.exists():
+        return []
+    try:
+        return list(jsonlines.read(path))
+    except TolcalError as error:
+        aside = path.with_name(f"{path.name}.damaged")
+        path.replace(aside)
+        say(f"{error}; it is put aside as {aside}")
+        return []
 
 
 @contextmanager
@@ -140,6 +158,11 @@ def pin(args: argparse.Namespace) -> int:
     settings = config.load(args)
     found = finding.find(settings, args)
     path = Path(found.op.path) / "op.toml"
+    if found.kernel and (why := found.op.kernel(found.kernel).refuses(found.case)):
+        raise TolcalError(
+            f"{path}: {why}, so it would skip case {found.case.id} ({found.case.dims_text}); add "
+            "the size to the kernel's own dims first"
+        )
     pinning.pin(path, found.case, args.why)
     case = found.case
     print(

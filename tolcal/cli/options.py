@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import math
+import shlex
+from collections.abc import Iterable
+from pathlib import Path
 
 from tolcal.model import DTYPES, PROFILES
 
@@ -16,6 +19,11 @@ def add_history(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--history", action="append", metavar="DIR|FILE",
                         help="history folder, .parquet or .jsonl.gz file; may be "
                         "repeated")  # fmt: skip
+
+
+def history(paths: Iterable[Path | str]) -> str:
+    """What a command on an id is told beside it, to find records that lie in ``paths``."""
+    return "".join(f" --history {shlex.quote(str(path))}" for path in paths)
 
 
 def add_reading(parser: argparse.ArgumentParser) -> None:

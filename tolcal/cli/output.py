@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterable
@@ -49,6 +50,19 @@ def must_not_be_read(path: Path, option: str, inputs: Iterable[Path]) -> None:
     """TolcalError if ``path`` is one of the files that the command reads."""
     if any(path.resolve() == source.resolve() for source in inputs):
         raise TolcalError(f"{option} {path}: is what this command reads; give another name")
+
+
+def must_be_writable(path: Path, option: str) -> None:
+    """TolcalError if a file can't come to be there: known before the work is done that fills it."""
+    if path.is_dir():
+        raise TolcalError(f"{option} {path}: is a folder; name a file")
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    if not folder.is_dir():
+        raise TolcalError(f"{option} {path}: {folder} is no folder; give another name")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise TolcalError(
+            f"{option} {path}: no right to write in {folder}; give another name, or that right"
+        )
 
 
 def emit(rendered: str) -> None:

@@ -18,11 +18,15 @@ def show(request: measure.Request) -> None:
     part, parts = request.shard or (1, 1)
     found = Counter[tuple[str, str, str, str, int]]()
     for p in planned:
-        unit = p.unit
-        for profile, count in Counter(case.profile for case in unit.cases).items():
-            sizes = cases.sizes_of(unit.op, unit.kernels[0].dims, profile)
-            row = (unit.op.name, unit.dtype, profile, _spans(sizes), len(unit.kernels))
-            found[row] += count
+        unit, kernel = p.unit, p.unit.kernels[0]  # the others have the same dims
+        skipped = measure.passed_over(p)
+        for at, case in enumerate(unit.cases):
+            profile, dims = case.profile, case.dims_text
+            if unit.pinned(at):
+                profile += ", skipped" if (at, kernel.name) in skipped else ", pinned"
+            else:
+                dims = _spans(cases.sizes_of(unit.op, kernel.dims, profile, kernel.own))
+            found[unit.op.name, unit.dtype, profile, dims, len(unit.kernels)] += 1
     rows = [(*row, n, n * row[4], f"{part}/{parts}") for row, n in found.items()]
     print(terminal.listing(COLUMNS, rows), end="")
     runs = len({p.run for p in planned})

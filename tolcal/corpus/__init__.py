@@ -165,7 +165,7 @@ def _kernels(
                     f"{path}: the file's name is the kernel's name and must match {NAME.pattern}"
                 )
             entry = spec.buggy.get(name)
-            own = dict(dims)
+            sizes, own = dict(dims), set[str]()
             if role == "buggy":
                 if entry is None:
                     raise TolcalError(
@@ -178,26 +178,29 @@ def _kernels(
                         ("buggy", name, "corrupts"),
                         f"no control {entry.corrupts!r} in kernels/{hint}",
                     )
-                own = dict(controls[entry.corrupts].dims)
+                control = controls[entry.corrupts]
+                sizes, own = dict(control.dims), set(control.own)
             table = spec.kernels.get(name)
             if table is not None:
                 contract.check_dims(table.dims, ("kernels", name, "dims"), bad)
                 for dim in table.dims:
                     if dim not in dims:
                         raise bad(("kernels", name, "dims", dim), f"{dim!r} is not in [dims]")
-                own |= {dim: tuple(sizes) for dim, sizes in table.dims.items()}
+                sizes |= {dim: tuple(given) for dim, given in table.dims.items()}
+                own |= set(table.dims)
             hashed, uses_triton = source_hash(path, root)
             kernel = Kernel(
                 name=name,
                 role=role,
                 path=str(path),
-                dims=own,
+                dims=sizes,
                 source_hash=hashed,
                 uses_triton=uses_triton,
                 corrupts=entry.corrupts if entry else None,
                 fault=entry.fault if entry else None,
                 subtle=entry is not None and entry.subtle,
                 line=_line_of_run(path),
+                own=tuple(dim for dim in dims if dim in own),
             )
             found.append(kernel)
             if role == "control":

@@ -11,7 +11,16 @@ from typing import Any
 import msgspec
 
 from tolcal import tomlfile
-from tolcal.model import DIM, DTYPES, INTEGERS, LAYOUTS, PROFILES, RELATIONS, TolcalError
+from tolcal.model import (
+    DIM,
+    DTYPES,
+    INTEGERS,
+    LAYOUTS,
+    PROFILES,
+    RELATIONS,
+    TolcalError,
+    limits_of,
+)
 
 Bad = Callable[[tuple[str, ...], str], TolcalError]
 
@@ -118,7 +127,9 @@ def _check(spec: OpToml, bad: Bad) -> None:
         if not name.isidentifier():
             raise bad(("inputs", name), "an input's name is a parameter of run(): an identifier")
         _check_shape(tensor.shape, spec.dims, ("inputs", name), bad)
-        _check_input(name, tensor, spec.dims, bad)
+        _check_input(name, tensor, bad)
+        if tensor.below is not None:
+            _check_below(name, tensor.below, spec, bad)
     _check_shape(spec.output.shape, spec.dims, ("output",), bad)
     if spec.output.dtype is not None:
         _check_among(spec.output.dtype, DTYPES, ("output", "dtype"), "dtype", bad)
@@ -166,7 +177,7 @@ def _check_among(
         raise bad(keys, f"unknown {what} {name!r}{hint}; known: {', '.join(known)}")
 
 
-def _check_input(name: str, t: Input, dims: Mapping[str, list[int]], bad: Bad) -> None:
+def _check_input(name: str, t: Input, bad: Bad) -> None:
     keys = ("inputs", name)
     if t.dtype is not None:
         _check_among(t.dtype, (*DTYPES, *INTEGERS), (*keys, "dtype"), "dtype", bad)
@@ -176,18 +187,11 @@ def _check_input(name: str, t: Input, dims: Mapping[str, list[int]], bad: Bad) -
             (*keys, "below"),
             f"only integers are drawn below a dim: set dtype to one of {', '.join(INTEGERS)}",
         )
-    if t.below is not None and t.below not in dims:
-        raise bad((*keys, "below"), f"{t.below!r} is none of the dims {', '.join(dims)}")
     if integer is not None:
-        bits, sign = int(integer.lstrip("uint")), not integer.startswith("u")
-        least, most = (-(2 ** (bits - 1)), 2 ** (bits - 1)) if sign else (0, 2**bits)
+        least, most = limits_of(integer)
         if t.below is not None:
-            largest = max(dims[t.below])
-            if largest > most:
-                raise bad(
-                    (*keys, "below"),
-                    f"{t.dtype} ends at {most - 1}, {t.below} goes up to {largest}",
-                )
+            if t.low != t.low // 1 or not -most <= t.low < most:  # nan and infinities, too
+                raise bad((*keys, "low"), f"{t.low:g}: a whole number of {t.dtype} expected")
         elif not least <= t.low < t.high <= most or t.low != int(t.low) or t.high != int(t.high):
             raise bad(keys, f"low {t.low:g} to high {t.high:g} (excluded): whole numbers within "
                             f"{least} to {most} expected of {t.dtype}")  # fmt: skip
@@ -199,6 +203,32 @@ def _check_input(name: str, t: Input, dims: Mapping[str, list[int]], bad: Bad) -
         raise bad(
             (*keys, "domain"), f"{list(t.domain)} does not hold low {t.low:g} to high {t.high:g}"
         )
+
+
+def _check_below(name: str, dim: str, spec: OpToml, bad: Bad) -> None:
+    """Wherever op.toml has a size of the dim there are integers below it, all of the dtype."""
+    t, keys = spec.inputs[name], ("inputs", name, "below")
+    if dim not in spec.dims:
+        raise bad(keys, f"{dim!r} is none of the dims {', '.join(spec.dims)}")
+    least, most = max(0, int(t.low)), limits_of(str(t.dtype))[1]
+    places: list[tuple[tuple[str, ...], list[int]]] = [(keys, spec.dims[dim])]
+    places += [(("sizes", p, dim), table.get(dim, [])) for p, table in spec.sizes.items()]
+    places += [
+        (("kernels", k, "dims", dim), table.dims.get(dim, [])) for k, table in spec.kernels.items()
+    ]
+    places += [(("pinned",), [p.dims[dim]]) for p in spec.pinned if dim in p.dims]
+    for where, sizes in places:
+        if sizes and max(sizes) > most:
+            raise bad(
+                where,
+                f"{t.dtype} of input {name} ends at {most - 1}, {dim} goes up to {max(sizes)}",
+            )
+        if sizes and min(sizes) <= least:
+            raise bad(
+                where,
+                f"input {name} goes from {least} to {dim}, excluded: {dim} = {min(sizes)} leaves "
+                "no number",
+            )
 
 
 def _check_oracle(spec: OpToml, bad: Bad) -> None:
@@ -213,6 +243,9 @@ def _check_oracle(spec: OpToml, bad: Bad) -> None:
         _check_among(name, spec.inputs, ("mutates",), "input", bad)
     for profile, table in spec.sizes.items():
         _check_among(profile, PROFILES, ("sizes", profile), "profile", bad)
+        if profile == "default":
+            raise bad(("sizes", profile), "the sizes of profile default are those of [dims]: write "
+                      "them there, and drop this table")  # fmt: skip
         check_dims(table, ("sizes", profile), bad)
         for dim in table:
             _check_among(dim, spec.dims, ("sizes", profile, dim), "dim", bad)
@@ -246,6 +279,8 @@ def _check_oracle(spec: OpToml, bad: Bad) -> None:
             raise bad(
                 at, f"dims {p.dims}: give a size of 1 or more for each of {', '.join(spec.dims)}"
             )
+        if p.profile == "large" and p.layout != "contiguous":
+            raise bad(at, f"layout {p.layout!r}: cases of profile large are contiguous")
         if not 0 <= p.seed < 2**63:
             raise bad(at, f"seed {p.seed}: 0 to 2^63 - 1 expected")
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 
 from tolcal import files, tomlfile
 from tolcal.corpus import contract
 from tolcal.model import Case, TolcalError
 
+WRITABLE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 #: Of a reason, which is for people.
 MOST = 300
 
@@ -16,15 +19,23 @@ def pin(path: Path, case: Case, why: str) -> None:
     """Appends ``case`` to the op.toml at ``path``, whose other bytes stay.
 
     Raises:
-        TolcalError: if it is there already, does not fit the op as it is now, or ``why`` is no
-            line; the file is as it was then.
+        TolcalError: if it is there already, does not fit the op as it is now, ``why`` is no line,
+            or the file is not to be written to; it is as it was then.
     """
+    with files.locked(path.parent):  # two at a time would each drop the other's
+        _pin(path, case, why)
+
+
+def _pin(path: Path, case: Case, why: str) -> None:
     spec, _ = contract.read(path)
     text = tomlfile.read(path)[1]
     _check(path, spec, case, why)
+    # By its mode, too: a rename would replace what nobody may write to, and root may write to all.
+    if not path.stat().st_mode & WRITABLE or not os.access(path, os.W_OK):
+        raise TolcalError(f"{path}: is read-only; make it writable (`chmod u+w`) and pin again")
     edited = appended(text, case, why)
     try:
-        after = contract.parse(edited, path)[0]
+        tomlfile.loads(edited, path)
     except TolcalError as error:
         # `pinned = [...]` written inline can't be added to by a table.
         line = tomlfile.line_of(text, ("pinned",))
@@ -32,6 +43,7 @@ def pin(path: Path, case: Case, why: str) -> None:
             f"{path}:{line}: pinned: can't be added to ({error}); write what is there as "
             "[[pinned]] tables"
         ) from None
+    after = contract.parse(edited, path)[0]
     kept = (after.pinned[:-1], contract.digest_of(after)) == (
         spec.pinned, contract.digest_of(spec)
     )  # fmt: skip

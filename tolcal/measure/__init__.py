@@ -20,12 +20,22 @@ import msgspec
 
 from tolcal import __version__
 from tolcal.measure import engine, resume, wire
+from tolcal.measure.ledger import Outcomes
 from tolcal.measure.resume import Recorded
-from tolcal.measure.units import Planned, Request, counts, find_case, plan, run_id, run_seeds
+from tolcal.measure.units import (
+    Planned,
+    Request,
+    counts,
+    find_case,
+    passed_over,
+    plan,
+    run_id,
+    run_seeds,
+)
 from tolcal.model import DTYPES, Case, CaseSet, Environment, Record, Run, TolcalError
 
-__all__ = ["Planned", "Progress", "Recorded", "Request", "Step", "find_case", "measure", "replay",
-           "survey"]  # fmt: skip
+__all__ = ["Planned", "Progress", "Recorded", "Request", "Step", "find_case", "measure",
+           "passed_over", "replay", "survey"]  # fmt: skip
 
 #: More than a sitting measures, and what a records file is still read with.
 MAX_RECORDS = 5_000_000
@@ -106,6 +116,12 @@ def checked_plan(request: Request, seeds: list[int]) -> list[Planned]:
             f"--shard {request.shard[0]}/{request.shard[1]}: give --seed N, the same for every "
             "shard, or they would not be parts of one run"
         )
+    if not any(counts(request, op) for op in request.ops):
+        raise TolcalError(
+            f"--profile large: no table [sizes.large] in op.toml of "
+            f"{', '.join(op.name for op in request.ops)}, so there is none; add one with the dims "
+            "of large cases, or ask for another profile"
+        )
     planned = plan(request, seeds)
     if not planned and request.shard is not None:
         units = len(plan(msgspec.structs.replace(request, shard=None), seeds))
@@ -152,7 +168,7 @@ def _execute(
         total[p.unit.op.name] += p.size
     done = Counter(r.case.op for r in recorded.records) if recorded else Counter[str]()
     runs: dict[int, Run] = {}
-    session, skip, known = secrets.token_hex(8), 0, {}
+    session, skip, known = secrets.token_hex(8), 0, dict[int, Outcomes]()
     if recorded is not None:
         resume.check_plan(recorded, planned, seeds, commit, request.origin)
         runs, session = dict(enumerate(recorded.runs)), recorded.runs[0].session
@@ -161,6 +177,8 @@ def _execute(
         skip = len(outcomes)
     if not planned:
         return  # cut after its last record
+    known = {i: passed_over(p) | known.get(i, {}) for i, p in enumerate(planned)}
+    known = {i: outcomes for i, outcomes in known.items() if outcomes}
     with engine.create(request, planned, known) as pool:
         pool.start()
         ids = [

@@ -12,7 +12,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from tolcal import cases, stats
-from tolcal.measure import domain
+from tolcal.measure import domain, room
 from tolcal.measure.watch import EMPTY
 from tolcal.model import DTYPES, Case, Kernel, Op, TolcalError
 
@@ -50,6 +50,7 @@ class Context:
     ) -> None:
         self.op, self.case, self.device = op, case, device
         self.reference = reference
+        room.check_whole(op, case, device)
         self.inputs, wide, self.hash_sums = self.drawn()
         versions = {name: x._version for name, x in wide.items()}
         self.ref = reference(**wide)

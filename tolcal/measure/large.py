@@ -7,16 +7,15 @@ these that are judged, the first, the last, and some by the case's seed. Rows li
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 import torch
 
 from tolcal import cases
 from tolcal.measure.context import Context, Poison
-from tolcal.model import DTYPES, Case, Kernel, Op, TolcalError
+from tolcal.measure.room import GIB, TooLargeError, count_of, free_bytes, item_size
+from tolcal.model import Case, Kernel, Op, TolcalError
 
 #: Output elements that the reference is computed for, about.
 JUDGED_ELEMENTS = 2**22
@@ -26,11 +25,6 @@ INTERPRETED_ELEMENTS = 2**24
 INDEX_ENDS, BYTE_ENDS = (2**31, 2**32), (2**32,)
 #: Elements that are drawn at a time.
 CHUNK = 2**24
-_GIB = 2**30
-
-
-class TooLargeError(Exception):
-    """The machine has no room for a case, or no time: a reason to skip it."""
 
 
 class LargeContext(Context):
@@ -142,10 +136,10 @@ def judged_rows(op: Op, case: Case, dim: str) -> list[int]:
     for symbols, dtype in tensors:
         shape = cases.shape_of(symbols, case)
         axis = symbols.index(dim)
-        stride, total = _count(shape[axis + 1 :]), _count(shape)
+        stride, total = count_of(shape[axis + 1 :]), count_of(shape)
         ends = (*INDEX_ENDS, *(end // item_size(dtype) for end in BYTE_ENDS))
         found += [i // stride % size for end in ends if end < total for i in (end - 1, end)]
-    a_row = _count(cases.shape_of(op.output, case)) // size
+    a_row = count_of(cases.shape_of(op.output, case)) // size
     most = min(size, max(2, JUDGED_ELEMENTS // a_row))
     words = cases.words_numpy(cases.key("rows", case.seed), 2 * most)
     found += [int(word) % size for word in words]
@@ -160,40 +154,15 @@ def check_room(op: Op, case: Case, device: torch.device, rows: int) -> None:
     shapes += [(spec.shape, cases.dtype_of(spec, case)) for spec in op.inputs.values()]
     whole = judged = elements = 0
     for symbols, dtype in shapes:
-        count = _count(cases.shape_of(symbols, case))
+        count = count_of(cases.shape_of(symbols, case))
         elements += count
         whole += count * item_size(dtype)
         judged += count // size * rows if dim in symbols else count
     # Beside the whole: fp64 of what is judged, swayed, and the words of what is being drawn.
     need = whole + 8 * 8 * judged + 8 * 8 * min(CHUNK, elements)
     free = free_bytes(device)
-    says = f"{case.dims_text} needs {need / _GIB:.1f} GiB, {free / _GIB:.1f} GiB are free"
+    says = f"{case.dims_text} needs {need / GIB:.1f} GiB, {free / GIB:.1f} GiB are free"
     if need > free:
         raise TooLargeError(says)
     if device.type == "cpu" and elements > INTERPRETED_ELEMENTS:
         raise TooLargeError(f"{says}, but the interpreter would take days; a GPU runs it")
-
-
-def free_bytes(device: torch.device) -> int:
-    """Memory that a process could still have."""
-    if device.type == "cuda":
-        free: int = torch.cuda.mem_get_info(device)[0]
-        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return free + cached
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return next(int(x.split()[1]) for x in lines if x.startswith("MemAvailable:")) * 1024
-    except (OSError, StopIteration):
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def item_size(dtype: str) -> int:
-    """Bytes an element."""
-    return (DTYPES[dtype].bits if dtype in DTYPES else int(dtype.lstrip("uint"))) // 8
-
-
-def _count(shape: tuple[int, ...]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count

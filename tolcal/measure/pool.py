@@ -15,7 +15,7 @@ from tolcal.measure import wire
 from tolcal.measure.ledger import REASON_LIMIT, Key, Ledger, Outcomes
 from tolcal.measure.process import Process
 from tolcal.measure.units import Planned, Request
-from tolcal.model import Environment, Status, TolcalError
+from tolcal.model import Environment, Status, TolcalError, one_line
 from tolcal.sound import check_parts, check_stats
 
 #: So many workers lost in a row without a culprit end the run.
@@ -44,6 +44,7 @@ class Worker:
         self.todo: set[Key] = set()  # of the unit, not yet started
         self.started: set[Key] = set()  # and not yet measured
         self.measured: set[Key] = set()
+        self.preparing: int | None = None  # the case whose inputs and reference it makes
         self.last: Key | None = None  # the last started, if not yet measured
         self.latest: Key | None = None  # the last started
         self.since = 0.0  # when that was
@@ -184,7 +185,12 @@ class Pool:
         match message:
             case wire.Hello():
                 self._welcome(worker, message)
+            case wire.Preparing():
+                if not any(case == message.case for case, _ in worker.todo):
+                    return self._tampered(worker)
+                worker.preparing = message.case
             case wire.Started():
+                worker.preparing = None
                 key = (message.case, message.kernel)
                 if key not in worker.todo:
                     return self._tampered(worker)
@@ -273,7 +279,7 @@ class Pool:
 
     def _assign(self, worker: Worker) -> None:
         worker.todo, worker.started, worker.measured = set(), set(), set()
-        worker.last = worker.latest = None
+        worker.preparing = worker.last = worker.latest = None
         # A unit whose reference is in doubt needs a process that no kernel has been in.
         fit = (i for i in self.waiting if not (worker.touched and i in self.checks))
         worker.index = next(fit, None)
@@ -318,6 +324,12 @@ class Pool:
             self.careful.add(index)
         elif worker.last is not None:
             self.ledger.blame(index, worker.last, status, reason)
+        elif (
+            reason
+            and (case := worker.preparing) is not None
+            and (self.planned[index].unit.pinned(case))
+        ):
+            self._blame_pin(index, case, worker, status, reason)
         elif reason:
             # Between kernels, so nobody's fault in particular; but never spin.
             self.idle_losses += 1
@@ -334,6 +346,17 @@ class Pool:
         else:
             self._spawn(worker.device)
         return False
+
+    def _blame_pin(self, index: int, case: int, worker: Worker, status: Status, why: str) -> None:
+        """A worker was lost before any kernel ran on a pinned case: what else there is goes on."""
+        if worker.touched:
+            # It may have been the kernel that was in the process before: a fresh one will tell.
+            self.checks.add(index)
+            return
+        name = self.planned[index].unit.pinned(case)
+        text = one_line(f"{name}: before any kernel ran: {why}", REASON_LIMIT)
+        for key in sorted(key for key in worker.todo if key[0] == case):
+            self.ledger.note(index, wire.Measured(*key, status, text, "", None, None))
 
     def _tampered(self, worker: Worker) -> bool:
         # Also when that kernel has its outcome: it may have written it itself. And of many

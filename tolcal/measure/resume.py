@@ -10,7 +10,8 @@ from tolcal import __version__
 from tolcal.measure import wire
 from tolcal.measure.ledger import Outcomes
 from tolcal.measure.units import Planned, Request
-from tolcal.model import Case, Environment, Kernel, Record, Run, TolcalError
+from tolcal.measure.wire import FAILED_CHECK
+from tolcal.model import Environment, Kernel, Record, Run, TolcalError
 
 _SELECTION = "OP, --dtype, --gate, --cases, --repeat, --profile, --shard or --seed"
 
@@ -57,9 +58,10 @@ def check_plan(
                 raise recorded.differs(what, then, now)
     expected = _expected(planned)
     for record in recorded.records:
-        p, kernel, case = next(expected, (None, None, None))
-        if p is None or kernel is None or case is None:
+        p, kernel, at = next(expected, (None, None, 0))
+        if p is None or kernel is None:
             raise recorded.differs(f"{_SELECTION} differs", "more records", "fewer")
+        case = p.unit.cases[at]
         if (record.kernel, record.case) != (kernel.name, case) or (record.run.seed != seeds[p.run]):
             raise recorded.differs(
                 f"{_SELECTION} differs",
@@ -73,6 +75,13 @@ def check_plan(
         ):
             if then != now:
                 raise recorded.differs(what, then, now)
+        # What failed elsewhere does not say whether it was to be checked.
+        checked = record.checks is not None or record.reason.startswith(FAILED_CHECK)
+        if checked != p.unit.checks(at) and (checked or record.status == "ok"):
+            said = ("not checked", "checked")
+            raise recorded.differs(
+                f"--checks differs: {record.id}", said[checked], said[not checked]
+            )
     total = sum(p.size for p in planned)
     if recorded.ended and len(recorded.records) != total:
         raise recorded.differs(f"{_SELECTION} differs", len(recorded.records), total)
@@ -86,17 +95,18 @@ def check_environment(
         for what, then, now in (
             ("the environment differs", run.environment.text, environment.text),
             ("the GPUs differ", run.device_uuid, device_uuid),
-            ("--shard differs", run.id, name),
+            ("--shard, --repeat or --checks differs", run.id, name),
         ):
             if then != now:
                 raise recorded.differs(what, then, now)
 
 
-def _expected(planned: list[Planned]) -> Iterator[tuple[Planned, Kernel, Case]]:
+def _expected(planned: list[Planned]) -> Iterator[tuple[Planned, Kernel, int]]:
+    """Kernel and number of the case within the unit, of each record of the plan."""
     for p in planned:
-        for case in p.unit.cases:
+        for at in range(len(p.unit.cases)):
             for kernel in p.unit.kernels:
-                yield p, kernel, case
+                yield p, kernel, at
 
 
 def split(planned: list[Planned], records: tuple[Record, ...]) -> tuple[int, Outcomes]:

@@ -148,6 +148,8 @@ class Trials:
                 case None:
                     child.process.end()
                     return fail("timeout", f"no result within {seconds:g} s")
+                case wire.Preparing():
+                    pass  # if it ends there, the search has nobody else to blame
                 case wire.Started(kernel=name) if name in {k.name for k in self.kernels}:
                     running, since = name, time.monotonic()
                 case wire.Measured(kernel=name) if name == running and is_sound(message):

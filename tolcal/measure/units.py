@@ -10,7 +10,8 @@ import msgspec
 
 from tolcal import cases
 from tolcal.measure import wire
-from tolcal.model import Case, Cell, Kernel, Op, Origin, Tolerance, digest
+from tolcal.measure.ledger import REASON_LIMIT, Outcomes
+from tolcal.model import Case, Cell, Kernel, Op, Origin, Tolerance, digest, one_line
 
 #: Cases a unit: small enough to share out, to fit a pipe, and to be measured again after a loss.
 CHUNK = 128
@@ -103,7 +104,7 @@ def plan(request: Request, seeds: list[int]) -> list[Planned]:
                 if request.dtypes and dtype not in request.dtypes:
                     continue
                 for kernels in _by_dims(op):
-                    gate, whole = _cases(request, op, kernels[0].dims, dtype, seed)
+                    gate, whole = _cases(request, op, kernels[0], dtype, seed)
                     limit = request.limits.get((op.name, dtype))
                     for at in range(0, len(whole), CHUNK):
                         unit = wire.Unit(op, dtype, kernels, whole[at : at + CHUNK], limit)
@@ -116,13 +117,13 @@ def plan(request: Request, seeds: list[int]) -> list[Planned]:
 
 
 def _cases(
-    request: Request, op: Op, dims: Mapping[str, tuple[int, ...]], dtype: str, seed: int
+    request: Request, op: Op, kernel: Kernel, dtype: str, seed: int
 ) -> tuple[int, tuple[Case, ...]]:
-    """How many gate cases there are, and these before the explore cases."""
+    """How many gate cases there are, and these before the explore cases, of a group of kernels."""
     asked = counts(request, op)
 
     def drawn(of: int, many: int, profile: str) -> tuple[Case, ...]:
-        return cases.draw_cases(op, dims, dtype, of, many, profile)
+        return cases.draw_cases(op, kernel.dims, dtype, of, many, profile, kernel.own)
 
     gate = {c.id: c for n in asked for c in drawn(cases.GATE_SEED, n.gate, n.profile)}
     if request.gate:
@@ -149,6 +150,23 @@ def share(sizes: Sequence[int], parts: int) -> list[list[int]]:
     return [sorted(part) for part in mine]
 
 
+def passed_over(planned: Planned) -> Outcomes:
+    """Pinned cases that kernels of the unit are not to be run on, as op.toml says: skipped."""
+    unit, found = planned.unit, Outcomes()
+    for at, case in enumerate(unit.cases[: planned.gate]):
+        name = unit.pinned(at)
+        for kernel in unit.kernels if name else ():
+            why = kernel.refuses(case)
+            if case.layout not in unit.op.layouts:
+                why = f"the layouts of op.toml lack {case.layout}"
+            if why:
+                reason = one_line(f"{name}: {why}", REASON_LIMIT)
+                found[at, kernel.name] = wire.Measured(
+                    at, kernel.name, "skipped", reason, "", None, None
+                )
+    return found
+
+
 def run_id(
     request: Request, seeds: list[int], run: int, session: str, commit: str, environment: str
 ) -> str:
@@ -163,14 +181,14 @@ def run_id(
     ]  # fmt: skip
     return digest(
         "shards", seeds[0], commit, environment, request.gate, request.explore, request.shard[1],
-        request.dtypes, request.profiles, run, sources,
+        request.dtypes, request.profiles, request.checks, request.repeat, run, sources,
     )  # fmt: skip
 
 
 def _by_dims(op: Op) -> list[tuple[Kernel, ...]]:
     groups: dict[str, list[Kernel]] = {}
     for kernel in op.kernels:
-        groups.setdefault(repr(sorted(kernel.dims.items())), []).append(kernel)
+        groups.setdefault(repr((sorted(kernel.dims.items()), kernel.own)), []).append(kernel)
     return [tuple(group) for group in groups.values()]
 
 
@@ -189,5 +207,7 @@ def _gate_cases(ops: tuple[Op, ...], gate: int) -> Iterator[Case]:
         for op in ops:
             for dtype in op.dtypes:
                 for kernels in _by_dims(op):
-                    dims = kernels[0].dims
-                    yield from cases.draw_cases(op, dims, dtype, cases.GATE_SEED, gate, profile)
+                    dims, own = kernels[0].dims, kernels[0].own
+                    yield from cases.draw_cases(
+                        op, dims, dtype, cases.GATE_SEED, gate, profile, own
+                    )

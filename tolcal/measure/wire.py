@@ -42,6 +42,15 @@ class Unit(msgspec.Struct, frozen=True):
     #: The bytes of each input instead of what its case draws: C order, in the input's own dtype.
     values: Mapping[str, bytes] | None = None
 
+    def checks(self, case: int) -> bool:
+        """Whether kernels are checked on that case: large ones leave no room for it."""
+        return case < self.checked and self.cases[case].profile != "large"
+
+    def pinned(self, case: int) -> str:
+        """What a reason calls that case if op.toml pins it; "" if it doesn't."""
+        one = self.cases[case]
+        return f"pinned case {one.id} ({one.dims_text})" if one in self.op.pinned else ""
+
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
     """The worker is up, on this device."""
@@ -56,6 +65,14 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
     """The worker can't start, for a reason that the user can mend."""
 
     message: str
+
+
+class Preparing(msgspec.Struct, frozen=True, tag=True):
+    """Inputs and reference of this case are about to be made: if the worker ends here, it is to
+    blame. Said of pinned cases, and of all where ``check`` is.
+    """
+
+    case: int
 
 
 class Started(msgspec.Struct, frozen=True, tag=True):
@@ -83,7 +100,9 @@ class Finished(msgspec.Struct, frozen=True, tag=True):
     """The unit is complete."""
 
 
-Message = Hello | Refused | Started | Measured | Finished
+#: How the reason of a kernel begins that raised in a check.
+FAILED_CHECK = "in check "
+Message = Hello | Refused | Preparing | Started | Measured | Finished
 encode = msgspec.msgpack.Encoder().encode
 decode_message = msgspec.msgpack.Decoder(Message).decode
 decode_unit = msgspec.msgpack.Decoder(Unit).decode

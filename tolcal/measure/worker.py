@@ -27,12 +27,15 @@ from tolcal import cases, stats
 from tolcal.measure import checks, configs, domain, environment
 from tolcal.measure.context import Context
 from tolcal.measure.given import GivenContext
-from tolcal.measure.large import LargeContext, TooLargeError
+from tolcal.measure.large import LargeContext
+from tolcal.measure.room import TooLargeError
 from tolcal.measure.wire import (
+    FAILED_CHECK,
     Finished,
     Hello,
     Measured,
     Message,
+    Preparing,
     Refused,
     Started,
     Unit,
@@ -83,7 +86,7 @@ def load(path: str, attribute: str) -> Callable[..., torch.Tensor]:
 def describe_error(error: BaseException) -> str:
     """One printable line."""
     if isinstance(error, checks.FailedCheckError):
-        text = f"in check {error.check}: {describe_error(error.error)}"
+        text = f"{FAILED_CHECK}{error.check}: {describe_error(error.error)}"
     elif isinstance(error, SystemExit):
         text = f"SystemExit: {0 if error.code is None else error.code}"  # `exit()` is `exit(0)`
     elif isinstance(error, TooLargeError):
@@ -126,6 +129,8 @@ class Worker:
         self.interpreter = os.environ.get("TRITON_INTERPRET") == "1"
         self.values: Mapping[str, bytes] | None = None  # of the unit
         configs.install(self.interpreter)
+        self.touched = False  # by a kernel's code, which may have made it unfit
+        self.unfit: dict[int, str] = {}  # pinned cases of the unit that can't be run, and why
 
     def function(self, kernel: Kernel) -> Callable[..., torch.Tensor] | str:
         """``run`` of a kernel, or why its file can't be loaded."""
@@ -150,15 +155,15 @@ class Worker:
     def unit(self, unit: Unit) -> None:
         """Measure every (case, kernel) of ``unit`` that is not done yet."""
         self.careful = unit.careful or self.device.type == "cpu"
-        self.values = unit.values
+        self.values, self.unfit = unit.values, {}
         work = [
             (index, case, todo)
             for index, case in enumerate(unit.cases)
             if (todo := [k for k in unit.kernels if (index, k.name) not in unit.done])
         ]
         if unit.check:
-            for _, case, _ in work:
-                self.prepare(unit.op, case)
+            for index, _, _ in work:
+                self.context(unit, index)
         for turn, (index, case, todo) in enumerate(work):
             self.case(unit, index, case, todo, first=turn == 0)
         self.flush()
@@ -192,6 +197,27 @@ class Worker:
         # A batch gets the time of one case, so what takes long is waited for more often.
         quick = time.monotonic() - begun < QUICK_SECONDS
         self.most = min(2 * self.most, stats.CAPACITY) if quick else max(1, self.most // 2)
+
+    def context(self, unit: Unit, index: int, first: bool = True) -> Context | str:
+        """`prepare` for a case of a unit.
+
+        What is pinned was chosen by hand, so that one of these can't be run is no fault of the
+        reference's, and no other case's. In a process that a kernel was in it may be the kernel's.
+        """
+        if index not in self.unfit:
+            name = unit.pinned(index)
+            if unit.check or name:
+                self.send(Preparing(index))
+            try:
+                found = self.prepare(unit.op, unit.cases[index], first)
+                if isinstance(found, str) and name:
+                    return one_line(f"{name}: {found}", REASON_LIMIT)
+                return found
+            except TolcalError as error:
+                if not name or self.touched:
+                    raise
+                self.unfit[index] = one_line(f"{name} can't be run: {error}", REASON_LIMIT)
+        return self.unfit[index]
 
     def prepare(self, op: Op, case: Case, first: bool = True) -> Context | str:
         """Inputs, reference and sensitivity of a case, or why memory does not hold them.
@@ -241,7 +267,7 @@ class Worker:
                 runnable.append(kernel)
         if not runnable:
             return
-        context = self.prepare(unit.op, case, first)
+        context = self.context(unit, index, first)
         if isinstance(context, str):
             for kernel in runnable:
                 self.send(Started(index, kernel.name))
@@ -250,6 +276,7 @@ class Worker:
         roundoff = DTYPES[unit.op.compute_dtype].roundoff
         for kernel in runnable:
             self.send(Started(index, kernel.name))
+            self.touched = True
             function = self.function(kernel)
             if isinstance(function, str):
                 report(kernel, "crashed", function, context.input_hash())
@@ -258,7 +285,7 @@ class Worker:
                 with configs.Launches() as launched:
                     out = context.run(kernel, function)
                 checked = None
-                if index < unit.checked and case.profile != "large":
+                if unit.checks(index):
                     # Its own copy: a kernel may give the same memory again.
                     out = context.outputs[kernel.name] = out.clone()
                     vectorised = self.device.type == "cpu" and not kernel.uses_triton

@@ -1,9 +1,10 @@
 """A failing case made small: dims, then elements, then values, while it fails in the same way.
 
 "The same way" (`failure.Failure.way`) is judged by the tolerance that is approved, as a verdict
-would; the control that a buggy kernel is made from must pass, so that what is left shows the fault
-and not the limits of the tolerance. Trials run in a worker process, so a kernel may hang or take
-the process with it: that costs a trial, or is what is being minimised.
+would, or else by the hand-picked one; the control that a buggy kernel is made from must pass, so
+that what is left shows the fault and not the limits of the tolerance. Trials run in a worker
+process, so a kernel may hang or take the process with it: that costs a trial, or is what is being
+minimised.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Minimized(msgspec.Struct, frozen=True):
     trials: int
     seconds: float
     finished: bool  # False: the time was up
-    tolerance: Tolerance | None  # that it was judged by
+    tolerance: Tolerance | float | None  # that it was judged by
     notes: tuple[str, ...] = ()
 
 
@@ -68,7 +69,7 @@ def minimize(
     kernel: Kernel,
     case: Case,
     corpus: Path,
-    tolerance: Tolerance | None,
+    tolerance: Tolerance | float | None,
     *,
     budget: float = 60.0,
     hangs: bool = False,
@@ -78,8 +79,8 @@ def minimize(
 
     Args:
         request: of the one op, with device, timeout and variables.
-        tolerance: approved for the cell; None: only what crashes, hangs, fails a check or differs
-            outside the domain can be minimised.
+        tolerance: approved for the cell, or hand-picked for it (an atol); None: only what crashes,
+            hangs, fails a check or differs outside the domain can be minimised.
         budget: seconds of search, after which the best so far is what is found.
         hangs: whether ``case`` is known to hang, so that this need not be waited for at length.
         progress: is told in a line how far the search is.
@@ -124,12 +125,13 @@ class _Search:
         op: Op,
         kernel: Kernel,
         control: Kernel | None,
-        tolerance: Tolerance | None,
+        tolerance: Tolerance | float | None,
         budget: float,
         progress: Progress,
     ) -> None:
         self.trials, self.op, self.kernel, self.control = trials, op, kernel, control
         self.tolerance, self.budget, self.progress = tolerance, budget, progress
+        self.own = {name: kernel.dims[name] for name in kernel.own}
         self.tried: dict[Case, bool] = {}
         self.notes: list[str] = []
         self.begun = time.monotonic()
@@ -156,6 +158,8 @@ class _Search:
                 "not show the fault"
             )
             self.control = None
+        if self.kernel.refuses(case):  # it was run on others before op.toml said so
+            self.own = {}
         self.best = self.seeded = Found(case, record, failed)
         self.trials.checked = "check " in failed.way  # else it fails without these launches
         self.way, self.least = failed.way, min(CLEARLY, max(1.0, failed.over / 2))
@@ -168,6 +172,8 @@ class _Search:
 
     def _attempt(self, case: Case, changed: values.Values | None) -> bool:
         """Whether that fails as the original does; the best so far, if so."""
+        if any(size not in self.own.get(name, (size,)) for name, size in case.dims):
+            return False  # what the kernel is not made for shows nothing of the fault
         left = self.begun + self.budget - time.monotonic()
         if left <= 0:
             raise _OutOfTimeError
@@ -196,6 +202,7 @@ class _Search:
         search.smallest_dims(
             self.best.case.dims,
             lambda dims: self._accept_case(msgspec.structs.replace(self.best.case, dims=dims)),
+            self.own,
         )
         self.seeded = self.best
 

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from tolcal import bounds, compare
-from tolcal.model import DTYPES, Case, Op, Record, TolcalError, Tolerance, Values, one_line, plural
+from tolcal.model import (
+    DTYPES,
+    Case,
+    ErrorStats,
+    Op,
+    Record,
+    TolcalError,
+    Tolerance,
+    Values,
+    one_line,
+    plural,
+)
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -22,12 +35,13 @@ class Failure(msgspec.Struct, frozen=True):
     over: float = float("inf")  # how many times the elementwise bound, where that fails
 
 
-def of(record: Record, tolerance: Tolerance | None) -> Failure | None:
+def of(record: Record, tolerance: Tolerance | float | None) -> Failure | None:
     """How ``record`` fails, judged as a verdict judges it; None if it doesn't.
 
     Args:
         record: of any status.
-        tolerance: approved for its cell, in units of its own roundoff.
+        tolerance: approved for its cell, in units of its own roundoff; or a hand-picked atol on
+            |out - rounded reference|, which is what its ``num_exceeding`` counts against then.
     """
     if record.status == "crashed":
         name = record.reason.removeprefix("at import: ").partition(":")[0]
@@ -37,16 +51,15 @@ def of(record: Record, tolerance: Tolerance | None) -> Failure | None:
     if record.status != "ok" or record.stats is None:
         return None
     stats = record.stats
-    if tolerance is not None:
+    if isinstance(tolerance, float):
+        if failed := _by_hand(stats, tolerance):
+            return failed
+    elif tolerance is not None:
         rows = compare.judged([record])
         if bounds.exceeds(rows, tolerance)[0]:
             values = tolerance.for_device(record.run.environment.device_class)
             if stats.nonfinite_mismatch:
-                return Failure(
-                    "kinds",
-                    f"{stats.nonfinite_mismatch} of {stats.count} values are not finite where the "
-                    "reference is, or the other way round; 0 allowed",
-                )
+                return _kinds(stats)
             used = bounds.elementwise(rows, tolerance)[0]
             if used > 1.0:
                 over = f"{used:.3g}x the bound" if used < float("inf") else "nothing is allowed"
@@ -72,10 +85,36 @@ def of(record: Record, tolerance: Tolerance | None) -> Failure | None:
     return None
 
 
-def holding(tolerance: Tolerance | None, op: Op, device_class: str) -> Tolerance | None:
-    """What holds on one device class, as if it did on all, in units of the op's roundoff."""
-    if tolerance is None:
+def _kinds(stats: ErrorStats) -> Failure:
+    return Failure(
+        "kinds",
+        f"{stats.nonfinite_mismatch} of {stats.count} values are not finite where the reference "
+        "is, or the other way round; 0 allowed",
+    )
+
+
+def _by_hand(stats: ErrorStats, atol: float) -> Failure | None:
+    """By a hand-picked atol."""
+    if stats.nonfinite_mismatch:
+        return _kinds(stats)
+    if not stats.num_exceeding:
         return None
+    used = stats.max_abs / atol if atol else math.inf
+    over = f"{used:.3g}x, " if atol else ""
+    return Failure(
+        "elements",
+        f"largest error {stats.max_abs:.3g}, {atol:.3g} allowed by the hand-picked atol "
+        f"({over}{stats.num_exceeding} of {stats.count} elements)",
+        used,
+    )
+
+
+def holding(
+    tolerance: Tolerance | float | None, op: Op, device_class: str
+) -> Tolerance | float | None:
+    """What holds on one device class, as if it did on all, in units of the op's roundoff."""
+    if tolerance is None or isinstance(tolerance, float):
+        return tolerance
     scaled = compare.in_units_of(tolerance, DTYPES[op.compute_dtype].roundoff)
     assert scaled is not None
     values = scaled.for_device(device_class)
@@ -99,5 +138,6 @@ def need_tolerance(op: Op, case: Case) -> TolcalError:
     """There is nothing to judge by, and nothing crashed."""
     return TolcalError(
         f"{op.name}/{case.dtype} has no approved tolerance to judge {case.dims_text} by; approve "
-        "one (`tolcal calibrate`, `tolcal approve`), or name a file with --tolerances"
+        "one (`tolcal calibrate`, `tolcal approve`), name a file with --tolerances, or write a "
+        "hand-picked one under [legacy_atol] in op.toml"
     )

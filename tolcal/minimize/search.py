@@ -6,7 +6,7 @@ original does; it keeps what it accepted, and may raise to end the search at any
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -15,8 +15,11 @@ Dims = tuple[tuple[str, int], ...]
 SMALL = 8
 
 
-def smallest_dims(dims: Dims, accept: Callable[[Dims], bool]) -> Dims:
+def smallest_dims(
+    dims: Dims, accept: Callable[[Dims], bool], own: Mapping[str, Sequence[int]] | None = None
+) -> Dims:
     """Dims of which none can be made smaller by one, or be a small size or one about a power of 2.
+    Of a dim in ``own`` only these sizes are tried.
 
     All together first, then one by one, the largest first, until nothing changes: a fault need not
     be monotone in a size (a tail shows at odd ones), so what bisection finds is not the least of
@@ -34,14 +37,22 @@ def smallest_dims(dims: Dims, accept: Callable[[Dims], bool]) -> Dims:
             found = smallest_size(
                 size,
                 lambda n, name=name, dims=dims: accept(_with(dims, name, n)),  # type: ignore[misc]
+                (own or {}).get(name),
             )
             changed |= found < size
             dims = _with(dims, name, found)
     return dims
 
 
-def smallest_size(size: int, accept: Callable[[int], bool]) -> int:
-    """The first of `sizes_below` that is accepted, or between it and the last that was not."""
+def smallest_size(
+    size: int, accept: Callable[[int], bool], among: Sequence[int] | None = None
+) -> int:
+    """The first of `sizes_below` that is accepted, or between it and the last that was not.
+
+    With ``among`` the least of these that is accepted.
+    """
+    if among is not None:
+        return next((n for n in sorted(among) if n < size and accept(n)), size)
     refused = 0
     for smaller in sizes_below(size):
         if accept(smaller):

@@ -36,7 +36,7 @@ def write(
     kernel: Kernel,
     record: Record,
     failed: Failure | None,
-    tolerance: Values | None,
+    tolerance: Values | float | None,
     given: values.Values | None = None,
 ) -> str:
     """The script, which ends with an AssertionError (or as the kernel does) while it fails.
@@ -44,8 +44,8 @@ def write(
     Args:
         record: of the case; its environment says what device the script asks for.
         failed: how, None if it does not.
-        tolerance: what holds on that device, in units of the op's roundoff; None: the script only
-            runs the kernel.
+        tolerance: what holds on that device, in units of the op's roundoff, or a hand-picked atol
+            on |out - rounded reference|; None: the script only runs the kernel.
         given: inputs as patterns; None: as the case draws them.
 
     Raises:
@@ -58,8 +58,10 @@ def write(
         "reference": _files(Path(op.reference_path)),
     }
     judged = tolerance is not None
-    body = _inputs(op, record.case, given) + (_judge(op, record, failed, tolerance) if tolerance
-                                              else _only_run(op, record, failed))  # fmt: skip
+    body = _inputs(op, record.case, given) + (
+        _only_run(op, record, failed) if tolerance is None else
+        _judge(op, record, failed, tolerance)
+    )  # fmt: skip
     parts = [_head(op, kernel, record, failed), _imports_of(record)]
     wanted = {name: files for name, files in sources.items() if judged or name == "run"}
     if _mergeable([*wanted.values()], body):
@@ -169,9 +171,17 @@ def _names(tree: ast.Module) -> dict[str, object]:
             return
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             found[node.name] = object()
+            # What is inside binds names of its own, but for those that it says are the module's.
+            for inner in ast.walk(node):
+                if isinstance(inner, ast.Global):
+                    found.update((name, object()) for name in inner.names)
             return
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store | ast.Del):
             found[node.id] = object()
+        if isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
+            found[node.name] = object()
+        if isinstance(node, ast.MatchMapping) and node.rest:
+            found[node.rest] = object()
         for child in ast.iter_child_nodes(node):
             visit(child)
 
@@ -390,7 +400,8 @@ def _outside(op: Op) -> str:
 def _domain(name: str, spec: InputSpec) -> tuple[float | int, ...]:
     """Ends of the domain and of the usual range, and the key of usual values."""
     most = DTYPES["float64"].max
-    ends = spec.domain or (-most, most)
+    low, high = spec.domain or (-most, most)  # infinite: every finite number
+    ends = max(low, -most), min(high, most)
     return (*ends, spec.low, spec.high, cases.signed(cases.usual_key(name)))
 
 
@@ -456,7 +467,7 @@ def _only_run(op: Op, record: Record, failed: Failure | None) -> list[str]:
     return [*_run_lines(op, record, failed), "print('run() returned')"]
 
 
-def _judge(op: Op, record: Record, failed: Failure | None, tolerance: Values) -> list[str]:
+def _judge(op: Op, record: Record, failed: Failure | None, tolerance: Values | float) -> list[str]:
     case = record.case
     form = DTYPES[op.output_dtype or case.dtype]
     signs = "".join(
@@ -464,24 +475,34 @@ def _judge(op: Op, record: Record, failed: Failure | None, tolerance: Values) ->
         for name, spec in op.inputs.items()
         if not spec.is_integer
     )
-    lines = [textwrap.dedent(_SIGMA).strip(), *_run_lines(op, record, failed)]
+    by_hand = isinstance(tolerance, float)
+    lines = [] if by_hand else [textwrap.dedent(_SIGMA).strip()]
+    lines += _run_lines(op, record, failed)
+    if isinstance(tolerance, float):
+        begin = (
+            "# An element passes if it is off the rounded reference by at most the hand-picked\n"
+            f"# atol.\n_atol = {tolerance!r}\n"
+        )
+    else:
+        begin = (
+            "# An element passes if what it is off by beyond the rounding of its dtype is at most\n"
+            "# atol + scaled_tol * u * (|ref| + sigma).\n"
+            f"_atol, _scaled_tol, _u = {tolerance.atol!r}, {tolerance.scaled_tol!r}, "
+            f"{record.roundoff!r}\n"
+            f"_signs = {{\n{signs}}}\n"
+            "_signs = {\n"
+            "    name: _words(key, _inputs[name].numel()).reshape(_inputs[name].shape).to(DEVICE)\n"
+            "    for name, key in _signs.items()\n"
+            "}\n"
+        )
     lines.append(
-        "# An element passes if what it is off by beyond the rounding of its dtype is at most\n"
-        "# atol + scaled_tol * u * (|ref| + sigma).\n"
-        f"_atol, _scaled_tol, _u = {tolerance.atol!r}, {tolerance.scaled_tol!r}, "
-        f"{record.roundoff!r}\n"
-        f"_signs = {{\n{signs}}}\n"
-        "_signs = {\n"
-        "    name: _words(key, _inputs[name].numel()).reshape(_inputs[name].shape).to(DEVICE)\n"
-        "    for name, key in _signs.items()\n"
-        "}\n"
-        "_wide = {\n"
+        begin + "_wide = {\n"
         "    name: (x.double() if x.is_floating_point() else x.long()).contiguous()\n"
         "    for name, x in _inputs.items()\n"
         "}\n"
         "_ref = reference(**_wide)\n"
-        "_sigma = _sensitivity(_wide, _ref)\n"
-        "_out = _out.double()\n"
+        + ("" if by_hand else "_sigma = _sensitivity(_wide, _ref)\n")
+        + "_out = _out.double()\n"
         f"# The spacing of {form.name} at each element of the reference.\n"
         "_power = ((_ref.contiguous().view(torch.int64) >> 52) & 0x7FF) - 1023\n"
         f"_power = _power.clamp(min={form.emin}) - {form.precision - 1}\n"
@@ -498,21 +519,26 @@ def _judge(op: Op, record: Record, failed: Failure | None, tolerance: Values) ->
         )
     if record.outside is not None and record.outside.count:
         lines.append(_outside(op))
+    error = "_residual = ((_out - _ref).abs() - _gap / 2).clamp(min=0)\n"
+    error += "_allowed = _atol + _scaled_tol * _u * (_ref.abs() + _sigma)\n"
+    if by_hand:
+        error = "_residual = (_out - _rounded).abs()\n_allowed = torch.full_like(_ref, _atol)\n"
     lines.append(
-        "_residual = ((_out - _ref).abs() - _gap / 2).clamp(min=0)\n"
-        "_allowed = _atol + _scaled_tol * _u * (_ref.abs() + _sigma)\n"
-        "_wrong = torch.where(_finite, _residual > _allowed, ~_alike)\n"
+        error
+        + "_wrong = torch.where(_finite, _residual > _allowed, ~_alike)\n"
         + ("_wrong &= ~_outside\n" if record.outside is not None and record.outside.count else "")
         + "_by = torch.where(_wrong, torch.where(_finite, _residual / _allowed, torch.inf), -1.0)\n"
         "_at = tuple(int(i) for i in torch.unravel_index(_by.argmax(), _by.shape))\n"
         "assert not _wrong.any(), (\n"
         "    f'{int(_wrong.sum())} of {_wrong.numel()} elements are wrong, the worst at "
         "{list(_at)}: '\n"
-        "    f'{_out[_at]:.9g}, {_ref[_at]:.9g} expected; observed {_residual[_at]:.3g} beyond '\n"
-        "    f'rounding, {_allowed[_at]:.3g} allowed'\n"
+        "    f'{_out[_at]:.9g}, {_ref[_at]:.9g} expected; observed {_residual[_at]:.3g} "
+        f"{'off the' if by_hand else 'beyond'} '\n"
+        f"    f'{'rounded reference' if by_hand else 'rounding'}, {{_allowed[_at]:.3g}} allowed'\n"
         ")"
     )
-    if tolerance.bias_tol is not None and np.prod(cases.shape_of(op.output, case)) >= 1024:
+    elements = np.prod(cases.shape_of(op.output, case))
+    if isinstance(tolerance, Values) and tolerance.bias_tol is not None and elements >= 1024:
         lines.append(
             "_signed = torch.where(_finite, _out - _ref, 0.0)\n"
             "_counts = (_signed != 0) & (_ref != 0)\n"

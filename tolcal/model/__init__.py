@@ -49,6 +49,7 @@ from tolcal.model.ops import (
     Relation,
     RelationKind,
     Role,
+    limits_of,
 )
 from tolcal.model.plots import (
     SHARE_EDGES,
@@ -174,6 +175,7 @@ __all__ = [
     "Verdict",
     "cut",
     "digest",
+    "limits_of",
     "one_line",
     "plural",
     "round_up",

@@ -14,6 +14,12 @@ Role = Literal["control", "buggy"]
 INTEGERS = ("int8", "uint8", "int16", "int32", "int64")
 
 
+def limits_of(integer: str) -> tuple[int, int]:
+    """The least number of an integer dtype, and the first that is too large for it."""
+    bits = int(integer.lstrip("uint"))
+    return (0, 2**bits) if integer.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1))
+
+
 #: How inputs can be drawn; `cases` says what each is. The published ones come first.
 PROFILES = (
     "default", "boundary", "regular", "nan_injected", "adversarial",
@@ -46,6 +52,11 @@ class InputSpec(msgspec.Struct, frozen=True):
     def is_integer(self) -> bool:
         """Whether its values are integers, which have no rounding and no sensitivity."""
         return self.dtype in INTEGERS
+
+    @property
+    def spans(self) -> range:
+        """The sizes that dim ``below`` may have: there are numbers below, and the dtype has all."""
+        return range(max(0, int(self.low)) + 1, limits_of(str(self.dtype))[1] + 1)
 
 
 RelationKind = Literal[
@@ -90,6 +101,16 @@ class Kernel(msgspec.Struct, frozen=True):
     fault: str | None = None
     line: int = 1  # of `def run`
     subtle: bool = False  # of a buggy one: op.toml says that its fault is small or rare
+    #: dims whose sizes are its own (or its control's): it is run on no others
+    own: tuple[str, ...] = ()
+
+    def refuses(self, case: "Case") -> str:
+        """Why it is not to be run on ``case``, by its own dims; "" if it is."""
+        for name, size in case.dims:
+            if name in self.own and size not in self.dims[name]:
+                sizes = ", ".join(map(str, self.dims[name]))
+                return f"by op.toml {self.name} is run with {name} = {sizes} alone"
+        return ""
 
 
 class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
