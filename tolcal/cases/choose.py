@@ -21,13 +21,16 @@ SIZES = {"boundary": (1, 3, 7), "regular": (128, 256, 512)}
 def profiles_of(op: Op, names: Sequence[str]) -> tuple[str, ...]:
     """Of the profiles called ``names``, those that the op has; ``all`` is every one.
 
+    It has all but those that its op.toml excludes, and ``large`` if that has sizes for it.
+
     TolcalError for a name that is none.
     """
     for name in names:
         if name not in (*PROFILES, "all"):
             raise TolcalError(f"unknown input profile {name!r}; known: {', '.join(PROFILES)}, all")
     wanted = PROFILES if "all" in names else tuple(dict.fromkeys(names))
-    return tuple(name for name in wanted if name != "large" or "large" in op.sizes)
+    lacks = {*op.excluded_profiles, *(() if "large" in op.sizes else ("large",))}
+    return tuple(name for name in wanted if name not in lacks)
 
 
 def sizes_of(
@@ -109,6 +112,8 @@ def draw_cases(
     if "contiguous" in layouts:
         at = layouts.index("contiguous")
         layouts[0], layouts[at] = layouts[at], layouts[0]
+    # A handful of adversarial cases begins at another turn in another run.
+    start = key("turn", *seeds)
     return tuple(
         Case(
             op=op.name,
@@ -116,7 +121,7 @@ def draw_cases(
             dims=tuple((name, columns[name][i]) for name in dims),
             profile=profile,
             layout=layouts[i],
-            seed=_seed(key("case", *seeds, *named, i) >> 1, profile, i),
+            seed=_seed(key("case", *seeds, *named, i) >> 1, profile, start + i),
         )
         for i in range(count)
     )

@@ -126,6 +126,7 @@ def load_op(folder: Path, *, alone: bool = False) -> Op:
         kernels=kernels,
         output_dtype=spec.output.dtype,
         profiles=spec.profiles,
+        excluded_profiles=spec.excluded_profiles,
         layouts=spec.layouts,
         batch=spec.batch,
         mutates=tuple(spec.mutates),
@@ -166,6 +167,7 @@ def _kernels(
                 )
             entry = spec.buggy.get(name)
             sizes, own = dict(dims), set[str]()
+            batch = spec.batch is not None
             if role == "buggy":
                 if entry is None:
                     raise TolcalError(
@@ -179,10 +181,12 @@ def _kernels(
                         f"no control {entry.corrupts!r} in kernels/{hint}",
                     )
                 control = controls[entry.corrupts]
-                sizes, own = dict(control.dims), set(control.own)
+                sizes, own, batch = dict(control.dims), set(control.own), control.batch
             table = spec.kernels.get(name)
             if table is not None:
-                contract.check_dims(table.dims, ("kernels", name, "dims"), bad)
+                if table.dims or table.batch is None:
+                    contract.check_dims(table.dims, ("kernels", name, "dims"), bad)
+                batch = batch if table.batch is None else table.batch
                 for dim in table.dims:
                     if dim not in dims:
                         raise bad(("kernels", name, "dims", dim), f"{dim!r} is not in [dims]")
@@ -201,6 +205,7 @@ def _kernels(
                 subtle=entry is not None and entry.subtle,
                 line=_line_of_run(path),
                 own=tuple(dim for dim in dims if dim in own),
+                batch=batch,
             )
             found.append(kernel)
             if role == "control":

@@ -33,6 +33,7 @@ class Buggy(msgspec.Struct, forbid_unknown_fields=True):
 
 class KernelTable(msgspec.Struct, forbid_unknown_fields=True):
     dims: dict[str, list[int]] = {}
+    batch: bool | None = None
 
 
 class Input(msgspec.Struct, forbid_unknown_fields=True):
@@ -78,6 +79,7 @@ class OpToml(msgspec.Struct, forbid_unknown_fields=True):
     kernels: dict[str, KernelTable] = {}
     buggy: dict[str, Buggy] = {}
     profiles: tuple[str, ...] = ("default",)
+    excluded_profiles: tuple[str, ...] = ()
     layouts: tuple[str, ...] = ("contiguous",)
     batch: str | None = None
     mutates: list[str] = []
@@ -239,6 +241,13 @@ def _check_oracle(spec: OpToml, bad: Bad) -> None:
             _check_among(name, known, (key,), key.removesuffix("s"), bad)
         if not names or len(set(names)) != len(names):
             raise bad((key,), f"{list(names)}: list at least one, and each once")
+    for name in spec.excluded_profiles:
+        _check_among(name, PROFILES, ("excluded_profiles",), "profile", bad)
+        if name in spec.profiles:
+            raise bad(("excluded_profiles",), f"{name!r} is among `profiles`, too")
+    for name, kernel in spec.kernels.items():
+        if kernel.batch is not None and spec.batch is None:
+            raise bad(("kernels", name, "batch"), "the op names no `batch` that it could keep")
     for name in spec.mutates:
         _check_among(name, spec.inputs, ("mutates",), "input", bad)
     for profile, table in spec.sizes.items():
@@ -290,7 +299,11 @@ def digest_of(spec: OpToml) -> str:
     they have, hand-picked values, or which cases are measured and what is checked on them. Nor the
     domain: beyond the ranges that are in the hash it says only which elements are judged.
     """
-    kernels = {name: table for name, table in spec.kernels.items() if name not in spec.buggy}
+    kernels = {
+        name: _Sized(table.dims)
+        for name, table in spec.kernels.items()
+        if name not in spec.buggy and table.dims
+    }
     inputs = {name: _Drawn(t.shape, t.low, t.high) for name, t in spec.inputs.items()}
     output = {"shape": spec.output.shape}
     contract: tuple[object, ...] = (spec.dims, inputs, output, spec.compute_dtype, kernels)
@@ -303,6 +316,10 @@ def digest_of(spec: OpToml) -> str:
     if more or spec.output.dtype:
         contract += (more, spec.output.dtype)
     return hashlib.sha256(msgspec.json.encode(contract, order="deterministic")).hexdigest()[:16]
+
+
+class _Sized(msgspec.Struct):
+    dims: dict[str, list[int]]
 
 
 class _Drawn(msgspec.Struct):

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tolcal import __version__
+from tolcal import __version__, cases
 from tolcal.measure import engine, resume, wire
 from tolcal.measure.ledger import Outcomes
 from tolcal.measure.resume import Recorded
@@ -215,12 +215,15 @@ def record_of(run: Run, planned: Planned, outcome: wire.Measured) -> Record:
     op, unit = planned.unit.op, planned.unit
     kernel = next(k for k in unit.kernels if k.name == outcome.kernel)
     case_set: CaseSet = "gate" if outcome.case < planned.gate else "explore"
+    case, stats = unit.cases[outcome.case], outcome.stats
+    if stats is not None and case.profile in cases.REPEATING:
+        stats = msgspec.structs.replace(stats, bias=0.0, bias_count=0)
     return Record(
         run=run,
         kernel=kernel.name,
         role=kernel.role,
         corrupts=kernel.corrupts,
-        case=unit.cases[outcome.case],
+        case=case,
         case_set=case_set,
         status=outcome.status,
         reason=outcome.reason,
@@ -229,7 +232,7 @@ def record_of(run: Run, planned: Planned, outcome: wire.Measured) -> Record:
         reference_hash=op.reference_hash,
         op_hash=op.op_hash,
         roundoff=DTYPES[op.compute_dtype].roundoff,
-        stats=outcome.stats,
+        stats=stats,
         same_as_control=outcome.same_as_control,
         outside=outcome.outside,
         checks=outcome.checks,

@@ -71,6 +71,7 @@ def run(
     launched: Launches,
     interpreted: bool,
     vectorised: bool = False,
+    batch: bool = True,
 ) -> Pending:
     """Launches of a kernel on the case of ``context``, watched.
 
@@ -84,14 +85,16 @@ def run(
         vectorised: whether the kernel is made of a CPU's vector loops, which round the elements
             that they have no full vector for in another way: then an element's bits depend on its
             place, and neither batches nor permutations are looked at.
+        batch: whether batches are, if the op declares them.
 
     Raises:
         FailedCheckError: what the kernel raises on inputs of its own domain.
     """
     distances: list[tuple[str, Distance]] = []
     counts = _watched(context, function, first, launched, again=not interpreted)
-    placeless = context.op.batch is None or vectorised
-    batch = None if placeless else _batch(context, function, first, launched)
+    rows = None
+    if batch and context.op.batch is not None and not vectorised:
+        rows = _batch(context, function, first, launched)
 
     def launch(inputs: Inputs) -> torch.Tensor:
         # A kernel that writes to its inputs must not change the case's own.
@@ -110,9 +113,9 @@ def run(
         counts[1] = counts[1] + stray
         distances.append(("configs", distance))
     names = list(_COUNTS)
-    if batch is not None:
+    if rows is not None:
         names.append("batch")
-        counts.append(batch)
+        counts.append(rows)
     for name, distance in distances:
         names += [name, f"{name}_judged"]
         counts += [_float32_up(distance.largest).view(torch.int64), distance.judged]

@@ -233,7 +233,7 @@ def _left_out(
 ) -> torch.Tensor:
     """Elements whose reference does not keep the relation, or that are outside the domain."""
     left_out = ~_keeps(context, expected, ref, scale, units)
-    left_out |= _overflows(context, ref, scale, units)
+    left_out |= _overflows(context, ref, scale, units) | _underflows(context, scale)
     return left_out if context.part is None else left_out | context.part.mask
 
 
@@ -260,6 +260,17 @@ def _overflows(
     rounds_to_inf = dtype.max + dtype.gap(dtype.max) / 2
     most = min(rounds_to_inf, DTYPES[context.op.compute_dtype].max / 2)
     return ref.abs() + units * context.roundoff * scale >= most
+
+
+def _underflows(context: Context, scale: torch.Tensor) -> torch.Tensor:
+    """Where the smallest subnormal of what a kernel computes in may be near a unit of its scale.
+
+    Sums and products of subnormal numbers are rounded to its multiples, however small they are, so
+    nothing there scales or adds up. Up to 2^precision of such roundings are no unit here. A scale
+    of 0 leaves nothing to round.
+    """
+    dtype = DTYPES[context.op.compute_dtype]
+    return (scale > 0) & (scale < 2.0 ** (dtype.emin + 2 * dtype.precision))
 
 
 def _rescales_badly(context: Context, ref: torch.Tensor, power: float) -> torch.Tensor:

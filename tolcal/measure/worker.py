@@ -290,8 +290,9 @@ class Worker:
                     out = context.outputs[kernel.name] = out.clone()
                     vectorised = self.device.type == "cpu" and not kernel.uses_triton
                     checked = checks.run(
-                        context, function, out, launched, self.interpreter, vectorised
-                    )
+                        context, function, out, launched, self.interpreter, vectorised,
+                        kernel.batch,
+                    )  # fmt: skip
                 if self.careful and self.device.type == "cuda":
                     torch.cuda.synchronize()  # a fault surfaces here, while its kernel is known
                 if os.getpid() != self.pid:

@@ -100,6 +100,7 @@ class Kernel(msgspec.Struct, frozen=True):
     corrupts: str | None = None
     fault: str | None = None
     line: int = 1  # of `def run`
+    batch: bool = True  # whether its rows must not depend on how many there are, as its op says
     subtle: bool = False  # of a buggy one: op.toml says that its fault is small or rare
     #: dims whose sizes are its own (or its control's): it is run on no others
     own: tuple[str, ...] = ()
@@ -153,6 +154,7 @@ class Op(msgspec.Struct, frozen=True):
     kernels: tuple[Kernel, ...]
     output_dtype: str | None = None  # None: the case's
     profiles: tuple[str, ...] = ("default",)  # what a run draws its inputs by
+    excluded_profiles: tuple[str, ...] = ()  # what no run draws them by: it has no such inputs
     layouts: tuple[str, ...] = ("contiguous",)  # of inputs that its kernels must take
     batch: str | None = None  # a dim whose rows must not depend on how many there are
     mutates: tuple[str, ...] = ()  # inputs that a kernel may write to
