@@ -7,6 +7,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from measure_support import of, run, write_op
+from test_autotuned import BESIDE, HALF, KEYS, WAYS
 from tests_support import CANDIDATES, CORPUS
 
 from tolcal import corpus, measure
@@ -122,3 +124,37 @@ def test_large_cases(root: Path) -> None:
             assert record.status == "ok", record.reason
             assert record.stats is not None
             assert record.stats.nonfinite_mismatch == 0
+
+
+def test_a_guarded_tensor_has_storage_of_its_own_size() -> None:
+    """As on a CPU: what is done through it stays between the guard zones."""
+    from tolcal.measure.watch import Place
+
+    place = Place(torch.float16, 20, torch.device("cuda"))
+    x = place.tensor((4, 5), (5, 1))
+    assert (x.storage_offset(), x.untyped_storage().nbytes(), x.data_ptr() % 16) == (0, 40, 0)
+    x.untyped_storage().fill_(0)
+    torch.as_strided(x, (20,), (1,), 0).add_(1)
+    assert (int(place.stray()), float(x.sum())) == (0, 20.0)
+
+
+def test_an_autotuner_is_found_however_it_is_reached(tmp_path: Path) -> None:
+    """Whichever configuration its clock chooses, that one of them writes half shows."""
+    kernels = {name: HALF + code for name, code in WAYS.items()} | {"_beside": BESIDE}
+    write_op(tmp_path, kernels=kernels)
+    records = run(tmp_path, gate=4, device="cuda")
+    for name in WAYS:
+        record = of(records, name)[4]
+        assert (record.status, record.reason) == ("ok", "")
+        assert record.checks is not None
+        assert record.checks.broken, name
+        assert record.checks.unrepeatable == 0, name
+
+
+def test_each_key_keeps_its_choice(tmp_path: Path) -> None:
+    """Two launches of other keys, whose clocks may choose otherwise, repeat themselves."""
+    write_op(tmp_path, kernels={"double_good": KEYS.replace("BROKEN", "")})
+    for record in run(tmp_path, gate=4, device="cuda"):
+        assert (record.status, record.reason) == ("ok", "")
+        assert record.checks is not None
+        assert record.checks.failed == ()

@@ -104,8 +104,8 @@ def install(interpreted: bool) -> None:
     """
     try:
         kind = importlib.import_module("triton.runtime.autotuner").Autotuner
-    except ImportError:
-        return  # a kernel that needs it says so
+    except Exception:
+        return  # there is none, or a broken one, as a kernel that needs it will say
     original: Run = kind.run
     if hasattr(original, "__wrapped__"):
         return
