@@ -79,8 +79,17 @@ def sentence(finding: Finding) -> str:
         said += f"; the fault: {one_line(f.fault, 200)}"
     if f.detail:
         said += f"; {one_line(f.detail, 400)}"
-    again = f"; tolcal replay {one_line(f.worst, 100)}" if f.exceeding and f.worst else ""
+    again = "".join(f"; {command}" for command in commands(f))
     return one_line(f"{said}{again}", 1000)
+
+
+def commands(finding: Finding) -> list[str]:
+    """What shows its worst case again, and what makes it small, where that is of use."""
+    f = finding
+    if not f.exceeding or not f.worst:
+        return []
+    verbs = ("replay", "minimize") if f.kind in ("regression", "crashed") else ("replay",)
+    return [f"tolcal {verb} {one_line(f.worst, 100)}" for verb in verbs]
 
 
 def place(finding: Finding) -> tuple[str, int] | None:

@@ -26,7 +26,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tolcal.model import CellProposal, Proposal, Verdict, one_line, plural
-from tolcal.report import text, transfer
+from tolcal.report import findings, text, transfer
 from tolcal.report.document import Document
 
 #: Where there is no terminal, a line at most this often.
@@ -115,10 +115,8 @@ def _findings(console: Console, verdict: Verdict) -> None:
             console.print(f"{kind}: {kernel} {dtype}, {cases} cases{said}")
     _more(console, len(worth))
     for f in shown:  # whole, to be copied: no table may cut an id
-        if f.exceeding:
-            console.print(f"  tolcal replay {one_line(f.worst, 100)}", soft_wrap=True)
-        if f.exceeding and f.kind in ("regression", "crashed"):
-            console.print(f"  tolcal minimize {one_line(f.worst, 100)}", soft_wrap=True)
+        for command in findings.commands(f):
+            console.print(f"  {command}", soft_wrap=True)
     console.print()
 
 

@@ -105,6 +105,7 @@ def findings(verdict: Verdict | None) -> list[Row]:
             "over": text.over(f),
             "detail": one_line(f.detail, 300),
             "replay": replay(f.worst),
+            "minimize": replay(f.worst) and "".join(amiss.commands(f)[1:]),
         }
         for f in ordered
         if f.kind != "caught" or f.newly
