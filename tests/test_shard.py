@@ -11,10 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from measure_support import GOOD, request, write_op
+from tests_support import make_run
 
-from tolcal import corpus, history, measure
+from tolcal import __version__, corpus, history, measure
 from tolcal.cli import main
 from tolcal.history import columns, jsonlines
+from tolcal.measure import wire
+from tolcal.measure.resume import check_plan
 from tolcal.measure.units import CHUNK, Planned, plan, run_id
 from tolcal.model import Op, Record, TolcalError
 
@@ -142,3 +145,34 @@ def test_odd_shards(text: str, capsys: pytest.CaptureFixture[str]) -> None:
         main(["run", "--shard", text])
     assert caught.value.code == 2
     assert f"{text}: give I/N with 1 <= I <= N <= 10000, as in 1/4" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("reason", "checks", "says"),
+    [
+        ("ValueError: no", "none", ""),
+        ("ValueError: no", "all", ""),
+        ("in check shift: ValueError: no", "all", ""),
+        ("in check shift: ValueError: no", "none", "checked then, not checked now"),
+    ],
+)
+def test_what_failed_in_a_check_was_checked(
+    ops: tuple[Op, ...], reason: str, checks: str, says: str
+) -> None:
+    """What failed elsewhere does not say, so a run is resumed either way."""
+    planned = plan(request(ops, gate=1, seed=3, checks=checks), [3])
+    (case, *_), kernel = planned[0].unit.cases, planned[0].unit.kernels[0]
+    crashed = wire.Measured(0, kernel.name, "crashed", reason, "", None, None)
+    one = measure.record_of(make_run(seed=3), planned[0], crashed)
+    run = msgspec.structs.replace(one.run, tolcal=__version__, commit="")
+    one = msgspec.structs.replace(one, run=run)
+    cut = measure.Recorded("r.part", (run,), (one,), False)
+    if not says:
+        check_plan(cut, planned, [3], "", run.origin)
+        return
+    with pytest.raises(TolcalError) as caught:
+        check_plan(cut, planned, [3], "", run.origin)
+    assert str(caught.value) == (
+        f"--resume r.part: --checks differs: {kernel.name}:{case.id}: {says}; ask for what was "
+        "asked then, or give these records up with --overwrite"
+    )

@@ -61,7 +61,7 @@ def annotations_of(verdict: Verdict | None) -> tuple[dict[str, Any], ...]:
             "end_line": where[1],
             "annotation_level": _LEVELS[findings.level(finding)],
             "title": findings.title(finding),
-            "message": findings.sentence(finding),
+            "message": findings.sentence(finding, most=1),
         }
         for finding, where in shown
     ]

@@ -116,7 +116,7 @@ def checked_plan(request: Request, seeds: list[int]) -> list[Planned]:
             f"--shard {request.shard[0]}/{request.shard[1]}: give --seed N, the same for every "
             "shard, or they would not be parts of one run"
         )
-    if not any(counts(request, op) for op in request.ops):
+    if request.ops and not any(counts(request, op) for op in request.ops):
         raise TolcalError(
             f"--profile large: no table [sizes.large] in op.toml of "
             f"{', '.join(op.name for op in request.ops)}, so there is none; add one with the dims "

@@ -39,7 +39,7 @@ def _annotation(command: str, finding: Finding) -> str:
     if where is not None:
         properties = {"file": where[0], "line": str(where[1]), **properties}
     listed = ",".join(f"{key}={_property(value)}" for key, value in properties.items())
-    return f"::{command} {listed}::{_data(findings.sentence(finding))}"
+    return f"::{command} {listed}::{_data(findings.sentence(finding, most=1))}"
 
 
 def _data(words: str) -> str:

@@ -64,8 +64,11 @@ def title(finding: Finding) -> str:
     return f"{name}: {one_line(finding.kernel, 80)} {one_line(finding.dtype, 20)}"
 
 
-def sentence(finding: Finding) -> str:
-    """What is the matter and how to see it again, as one printable line."""
+def sentence(finding: Finding, most: int | None = None) -> str:
+    """What is the matter and how to see it again, as one printable line.
+
+    ``most``: of `commands`, so many at most; None: all.
+    """
     f = finding
     what = [f"{f.exceeding} of {plural(f.cases, 'case')}"]
     if f.kind in ("regression", "drift", "false_positive", "check_failed"):
@@ -79,7 +82,7 @@ def sentence(finding: Finding) -> str:
         said += f"; the fault: {one_line(f.fault, 200)}"
     if f.detail:
         said += f"; {one_line(f.detail, 400)}"
-    again = "".join(f"; {command}" for command in commands(f))
+    again = "".join(f"; {command}" for command in commands(f)[:most])
     return one_line(f"{said}{again}", 1000)
 
 
