@@ -18,7 +18,7 @@ from tolcal.cases.draw import (
     widened,
 )
 from tolcal.cases.layouts import copy, lay_out
-from tolcal.cases.profiles import LIKE_DEFAULT, REPEATING, stream
+from tolcal.cases.profiles import LIKE_DEFAULT, OF_FEW, stream
 from tolcal.cases.words import key, signed, words_numpy, words_torch
 from tolcal.model import PROFILES
 
@@ -26,7 +26,7 @@ __all__ = [
     "GATE_SEED",
     "LIKE_DEFAULT",
     "PROFILES",
-    "REPEATING",
+    "OF_FEW",
     "copy",
     "draw_cases",
     "dtype_of",

@@ -17,8 +17,9 @@ from tolcal.model import DTYPES, Case, DType, InputSpec
 
 #: Profiles whose values are those of ``default``.
 LIKE_DEFAULT = frozenset({"default", "boundary", "regular", "edges", "large"})
-#: Profiles of few different values: what errors lean to there is the rounding of those few.
-REPEATING = frozenset({"constant_rows", "one_hot", "integers"})
+#: Profiles of few different values, or where few are large beside the others: what errors lean to
+#: there is the rounding of those few.
+OF_FEW = frozenset({"constant_rows", "one_hot", "integers", "adversarial"})
 #: How long the blocks are that profile ``sparse`` sets to 0, along the last axis.
 BLOCK = 128
 #: Classes of profile ``adversarial``: the published ones, and the turns that take one alone.

@@ -216,7 +216,7 @@ def record_of(run: Run, planned: Planned, outcome: wire.Measured) -> Record:
     kernel = next(k for k in unit.kernels if k.name == outcome.kernel)
     case_set: CaseSet = "gate" if outcome.case < planned.gate else "explore"
     case, stats = unit.cases[outcome.case], outcome.stats
-    if stats is not None and case.profile in cases.REPEATING:
+    if stats is not None and case.profile in cases.OF_FEW:
         stats = msgspec.structs.replace(stats, bias=0.0, bias_count=0)
     return Record(
         run=run,
