@@ -25,8 +25,8 @@ from tolcal.model import PROFILES
 __all__ = [
     "GATE_SEED",
     "LIKE_DEFAULT",
-    "PROFILES",
     "OF_FEW",
+    "PROFILES",
     "copy",
     "draw_cases",
     "dtype_of",
