@@ -46,6 +46,7 @@ def review(
     changed: Collection[str] | None = None,
     reductions: Mapping[str, str] | None = None,
     subtle: Collection[str] = (),
+    checked: Collection[str] = (),
     summarised: pa.Table | None = None,
     known: Sequence[str] = (),
     progress: Callable[[int, int, str], None] = lambda *_: None,
@@ -63,6 +64,8 @@ def review(
             has not seen, which takes the records' word for their sources.
         reductions: the dim that an op sums over, by its name.
         subtle: names of the buggy kernels whose recall is told apart.
+        checked: names of the buggy kernels that only checks without a tolerance find: they have no
+            recall.
         summarised: lines of summaries, of other runs than ``past``.
         known: what to know of how both were read.
         progress: of the fit, as for ``calibrate``.
@@ -84,6 +87,7 @@ def review(
         legacy=legacy,
         reductions=reductions,
         subtle=subtle,
+        checked=checked,
         known=known,
         progress=progress,
     )

@@ -44,6 +44,7 @@ def calibrate(
     legacy: Mapping[Cell, float] | None = None,
     reductions: Mapping[str, str] | None = None,
     subtle: Collection[str] = (),
+    checked: Collection[str] = (),
     known: Sequence[str] = (),
     progress: Callable[[int, int, str], None] = lambda *_: None,
 ) -> Proposal:
@@ -63,6 +64,8 @@ def calibrate(
         reductions: the dim that an op sums over, for the a-priori bounds beside its cells.
         subtle: names of the buggy kernels whose recall is told apart, since their faults are small
             or rare.
+        checked: names of the buggy kernels that only checks without a tolerance find: they have no
+            recall.
         known: what to know of how the history was read (``loading.Loaded.notes``).
 
     Without a record of a control that ran, the proposal has no cells.
@@ -76,6 +79,7 @@ def calibrate(
     controls = controls_of(fresh)
     # A pull request's word is no evidence of recall either.
     buggy = good[(good["role"] == "buggy") & (good["origin"] != "pull_request")]
+    buggy = buggy[~buggy["kernel"].isin(checked)]
     if rule == "paper":
         fitted = {(c.kernel, c.dtype): sorted(set(c.device)) for c in controls}
     else:

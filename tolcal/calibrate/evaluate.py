@@ -297,11 +297,12 @@ def locked(
     proposal: Proposal,
     legacy: Mapping[Cell, float],
     subtle: Collection[str] = (),
+    checked: Collection[str] = (),
 ) -> Locked:
     """Runs that played no part in the proposal, judged by its tolerances and by the paper's.
 
     ``frame`` holds those runs; explore rows count, as everywhere in held-out figures. ``subtle``
-    names the buggy kernels whose recall is told apart.
+    names the buggy kernels whose recall is told apart, ``checked`` those that have none.
     """
     good = frame[judged_some(frame) & (frame["case_set"] == "explore")]
     tolerances = proposal.tolerances()
@@ -320,7 +321,7 @@ def locked(
     by_run = {False: ByRun(), True: ByRun()}
     missed = []
     always = set()
-    buggy = good[good["role"] == "buggy"]
+    buggy = good[(good["role"] == "buggy") & ~good["kernel"].isin(checked)]
     for (op, dtype), rows in buggy.groupby(["op", "dtype"], observed=True, sort=True):
         cell = (str(op), str(dtype))
         tolerance = tolerances.get(cell)

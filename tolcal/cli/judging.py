@@ -75,7 +75,7 @@ def calibrate(args: argparse.Namespace) -> int:
     # Approved tolerances are of the residual rule; against the paper's they say nothing.
     approved = tolerances.read(settings.tolerances) if args.rule == "residual" else {}
     legacy = {(op.name, d): atol for op in ops for d, atol in op.legacy_atol.items()}
-    subtle = corpus.subtle(ops)
+    subtle, checked = corpus.subtle(ops), corpus.found_by_checks(ops)
     with terminal.progress("calibrating", "cells") as progress:
         proposal = stage.calibrate(
             frame,
@@ -87,11 +87,12 @@ def calibrate(args: argparse.Namespace) -> int:
             legacy=legacy,
             reductions=corpus.reductions(ops),
             subtle=subtle,
+            checked=checked,
             known=past.notes + (others.notes if others else ()),
             progress=progress,
         )
     if kept is not None:
-        locked = stage.locked(kept, proposal, legacy, subtle)
+        locked = stage.locked(kept, proposal, legacy, subtle, checked)
         if not locked.held_out.rows and not locked.paper.rows:
             raise TolcalError(
                 f"--locked {' '.join(map(str, apart))}: no explore case of a control that the "
@@ -100,7 +101,7 @@ def calibrate(args: argparse.Namespace) -> int:
             )
         proposal = msgspec.structs.replace(proposal, locked=locked)
     if swept:
-        sweeping.write(swept, frame, kept, proposal, args.by, args.margin, corpus.subtle(ops))
+        sweeping.write(swept, frame, kept, proposal, args.by, args.margin, subtle | checked)
     document = Document(proposal)
     if out:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -194,6 +194,7 @@ def ci(args: argparse.Namespace) -> int:
         found = review.review(
             past.records, records, approved=approved, legacy=legacy(ops), kernels=kernels,
             budget=settings.budget, reductions=corpus.reductions(ops), subtle=corpus.subtle(ops),
+            checked=corpus.found_by_checks(ops),
             summarised=past.lines, known=past.notes, progress=progress,
         )  # fmt: skip
     verdict = found.verdict

@@ -86,6 +86,11 @@ def reductions(ops: Iterable[Op]) -> dict[str, str]:
     return {op.name: op.reduction for op in ops if op.reduction is not None}
 
 
+def found_by_checks(ops: Iterable[Op]) -> frozenset[str]:
+    """Names of the buggy kernels that no tolerance can find, by their op.toml."""
+    return frozenset(k.name for op in ops for k in op.kernels if k.found_by is not None)
+
+
 def subtle(ops: Iterable[Op]) -> frozenset[str]:
     """Names of the buggy kernels whose fault is small or rare, by their op.toml."""
     return frozenset(kernel.name for op in ops for kernel in op.kernels if kernel.subtle)
@@ -203,6 +208,7 @@ def _kernels(
                 corrupts=entry.corrupts if entry else None,
                 fault=entry.fault if entry else None,
                 subtle=entry is not None and entry.subtle,
+                found_by=entry.found_by if entry else None,
                 line=_line_of_run(path),
                 own=tuple(dim for dim in dims if dim in own),
                 batch=batch,

@@ -12,6 +12,7 @@ import msgspec
 
 from tolcal import tomlfile
 from tolcal.model import (
+    CHECKS,
     DIM,
     DTYPES,
     INTEGERS,
@@ -29,6 +30,7 @@ class Buggy(msgspec.Struct, forbid_unknown_fields=True):
     corrupts: str
     fault: str
     subtle: bool = False
+    found_by: str | None = None
 
 
 class KernelTable(msgspec.Struct, forbid_unknown_fields=True):
@@ -241,6 +243,9 @@ def _check_oracle(spec: OpToml, bad: Bad) -> None:
             _check_among(name, known, (key,), key.removesuffix("s"), bad)
         if not names or len(set(names)) != len(names):
             raise bad((key,), f"{list(names)}: list at least one, and each once")
+    for name, buggy in spec.buggy.items():
+        if buggy.found_by is not None:
+            _check_among(buggy.found_by, CHECKS, ("buggy", name, "found_by"), "check", bad)
     for name in spec.excluded_profiles:
         _check_among(name, PROFILES, ("excluded_profiles",), "profile", bad)
         if name in spec.profiles:

@@ -104,6 +104,7 @@ def judge(
         legacy={(op.name, d): atol for op in laid.ops for d, atol in op.legacy_atol.items()},
         reductions=corpus.reductions(laid.ops),
         subtle=corpus.subtle(laid.ops),
+        checked=corpus.found_by_checks(laid.ops),
         kernels=laid.kernels,
         rule=inputs.rule,
         budget=inputs.budget,

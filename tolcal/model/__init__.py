@@ -81,6 +81,7 @@ from tolcal.model.proposals import (
 )
 from tolcal.model.records import (
     CHECK_COUNTS,
+    CHECKS,
     ENVELOPE_GRID,
     RELATION_MAX,
     STATUSES,
@@ -98,6 +99,7 @@ from tolcal.model.verdicts import Baseline, Finding, FindingKind, Verdict
 
 __all__ = [
     "BUDGET",
+    "CHECKS",
     "CHECK_COUNTS",
     "DEVICE_CLASS",
     "DIM",

@@ -99,6 +99,9 @@ class Kernel(msgspec.Struct, frozen=True):
     uses_triton: bool
     corrupts: str | None = None
     fault: str | None = None
+    #: of a buggy one: the check without a tolerance that finds it; its output is its control's, or
+    #: no less accurate, so that no tolerance can
+    found_by: str | None = None
     line: int = 1  # of `def run`
     batch: bool = True  # whether its rows must not depend on how many there are, as its op says
     subtle: bool = False  # of a buggy one: op.toml says that its fault is small or rare

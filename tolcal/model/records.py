@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 
 from tolcal.model.base import digest
-from tolcal.model.ops import Case, Role
+from tolcal.model.ops import RELATIONS, Case, Role
 
 Status = Literal["ok", "crashed", "timeout", "skipped"]
 
@@ -122,6 +122,10 @@ class Outside(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 #: Counts of Checks that must be 0.
 CHECK_COUNTS = ("unwritten", "stray", "inputs_changed", "unrepeatable", "batch", "broken")
+
+
+#: All that is checked without a tolerance: what is counted, and relations.
+CHECKS = (*(name for name in CHECK_COUNTS if name != "broken"), *RELATIONS)
 
 
 class Checks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
