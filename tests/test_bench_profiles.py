@@ -37,7 +37,7 @@ def test_rows_are_counted_by_what_flags_them() -> None:
         record("default", 2, checks=sums, stats=far, **bad),
         record("default", 3, checks=sums, **bad),
         record("huge", 2, outside=Outside(5, 2)),
-        record("huge", 2, outside=Outside(5, 2, 1), checks=stray, **bad | {"same_as_control": True}),
+        record("huge", 2, outside=Outside(5, 2, 1), checks=stray, kernel="bad", role="buggy"),
         record("huge", 3, status="crashed", stats=None, **bad),
     ]  # fmt: skip
     approved = profiles.tolerances.read(CORPUS.parent / "tolerances.toml")
