@@ -206,12 +206,30 @@ def test_order_and_names_of_runs_do_not_matter(
 
 @given(SHARES, st.integers(2, 6))
 def test_leaving_a_run_out_is_leaving_its_records_out(values: np.ndarray, runs: int) -> None:
-    """By the same bound; a run of no record changes nothing."""
+    """By the same bound; a run of no record changes nothing. All runs tell whether records cluster,
+    so only those are compared whose rest tells the same.
+    """
     one = control(values, runs)
     names = [*np.unique(one.runs), 99, None]
+    for name in np.unique(one.runs):
+        rest = tails.Shares(values[one.runs != name], one.runs[one.runs != name])
+        assume(rest.clustered == one.clustered)
     expected = [
         tails.red_rate([tails.Shares(values[one.runs != n], one.runs[one.runs != n])], 2.0)
         if n is not None else tails.red_rate([one], 2.0)
         for n in names
     ]  # fmt: skip
     assert tails.rates_without(one, names, 2.0) == pytest.approx(expected, rel=1e-9)
+
+
+def test_an_infinite_share_counts_only_where_its_run_does() -> None:
+    """A residual at a scale of 0 uses all of any bound; without that run the rest tells as ever."""
+    rng = np.random.default_rng(3)
+    shares = rng.exponential(0.05, 200)
+    runs = np.repeat(np.arange(20), 10)
+    rest = tails.Shares(shares[10:], runs[10:])
+    shares[3] = np.inf
+    whole = tails.Shares(shares, runs)
+    without, other, none = tails.rates_without(whole, [0, 1, None])
+    assert without == pytest.approx(tails.rates_without(rest, [None])[0])
+    assert (other, none) == pytest.approx((10 / 191, 10 / 201))

@@ -220,8 +220,12 @@ def allclose(atol: float, c: float, roundoff: float, dtype: str) -> AllClose:
 
 
 def largest_bias(rows: Rows) -> float | None:
-    """The largest |bias| of the records that tell of one."""
-    judged = bounds.tells_bias(rows.envelope, rows.bias_count)
+    """The largest |bias| of the records with enough elements.
+
+    Those of nearest numbers alone (``bounds.tells_bias``), too, though they are never over it: few
+    16-bit records have others, and one element that is not makes no other bias.
+    """
+    judged = rows.bias_count >= bounds.BIAS_MIN_COUNT
     return float(np.abs(rows.bias[judged]).max()) if judged.any() else None
 
 

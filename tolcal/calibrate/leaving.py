@@ -100,10 +100,10 @@ class _Largest:
 
 
 class _Biases:
-    """The largest |bias| of each run's records that tell of one."""
+    """The largest |bias| of each run's records with enough elements."""
 
     def __init__(self, rows: fit.Rows, codes: npt.NDArray[np.int64], runs: int) -> None:
-        judged = bounds.tells_bias(rows.envelope, rows.bias_count)
+        judged = rows.bias_count >= bounds.BIAS_MIN_COUNT
         largest = np.full((runs, 1), -np.inf)
         np.maximum.at(largest[:, 0], codes[judged], np.abs(rows.bias[judged]))
         self.largest = _Largest(largest)

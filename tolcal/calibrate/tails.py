@@ -111,7 +111,10 @@ def red_rate(controls: Sequence[Shares], margin: float = 1.0) -> float:
 
 
 def rates_without(control: Shares, runs: Sequence[object], margin: float = 1.0) -> Floats:
-    """`red_rate` of one control by the same bound, leaving out each of ``runs`` in turn."""
+    """`red_rate` of one control by the same bound, leaving out each of ``runs`` in turn.
+
+    Whether its records cluster by runs is told by all of them.
+    """
     names = np.unique(control.runs)
     times = np.ones((len(runs), len(names)))
     for sample, run in enumerate(runs):
@@ -175,7 +178,8 @@ def _beyond(control: Shares, margin: float, draws: _Draws) -> tuple[Floats, Floa
         pivot = logs[np.argmax(above > k[:, None], axis=1)]
         # Of each record, as often as it is among the k largest.
         among = np.clip(k[:, None] - (above - times), 0, times)
-        spread = among @ logs - k * pivot
+        # 0 * inf: an infinite share that is not among a sample's (one that is makes q 1 below).
+        spread = among @ np.where(np.isinf(logs), 0.0, logs) - k * pivot
         largest = logs[0] if draws.fitted else logs[np.argmax(above > 0, axis=1)]
         room = math.log(margin) - largest
         spread = np.maximum(spread, LEAST_SPREAD * np.maximum(k, 1))

@@ -157,12 +157,8 @@ class _Reduction:
         return np.add.reduceat(self.hashes[order], starts)[runs]
 
     def _bias(self) -> tuple[Floats, Ints]:
-        """|bias| where it counts, else 0; and the count, cut where it begins to.
-
-        As `bounds.tells_bias` has it, of each record: a line's largest residual is another's.
-        """
+        """|bias| where it counts, else 0; and the count, cut where it begins to."""
         counts = np.minimum(self._of("bias_count", np.int64), BIAS_MIN_COUNT)
-        counts = np.where(self._of(_ENVELOPE[0]) <= 0, 0, counts)
         bias = np.abs(np.nan_to_num(self._of("bias")))
         return np.where(counts == BIAS_MIN_COUNT, bias, np.float32(0)), counts
 
