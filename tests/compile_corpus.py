@@ -108,7 +108,7 @@ def main(target: str, only: list[str]) -> int:
     with tempfile.TemporaryDirectory() as cache:
         os.environ["TRITON_CACHE_DIR"] = cache
         compiled = intercept(target)
-        for op in (*corpus.load(ROOT / "corpus"), *corpus.load(ROOT / "candidates")):
+        for op in corpus.load(ROOT / "corpus"):
             for kernel in op.kernels:
                 if not kernel.uses_triton or (only and kernel.name not in only):
                     continue

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from tests_support import CANDIDATES, CORPUS, DATA
+from tests_support import CORPUS, DATA
 
 from tolcal import corpus
 from tolcal.model import Op, TolcalError
@@ -123,7 +123,7 @@ SHIPPED: dict[str, tuple[set[str], dict[str, str], dict[str, tuple[int, ...]], o
 
 @pytest.fixture(scope="module")
 def shipped() -> dict[str, Op]:
-    return {op.name: op for op in (*corpus.load(CORPUS), *corpus.load(CANDIDATES))}
+    return {op.name: op for op in corpus.load(CORPUS)}
 
 
 def write_op(root: Path, name: str = "double", /, **files: str | bytes | None) -> Path:

@@ -18,8 +18,6 @@ from tolcal.model import (
 
 ROOT = Path(__file__).resolve().parent.parent
 CORPUS = ROOT / "corpus"
-#: Ops that wait for their measurements: kept to the same rules.
-CANDIDATES = ROOT / "candidates"
 DATA = ROOT / "tests" / "data"
 # What a CI says of this repository is not so of those that tests make.
 for _name in ("PRE_COMMIT_FROM_REF", "GITHUB_BASE_REF"):

@@ -5,8 +5,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PATTERNS = (
-    "corpus/**/*.py", "corpus/**/op.toml", "candidates/**/*.py", "candidates/**/op.toml",
-    "tolcal/bounds.py", "tolcal/cases/*.py",
+    "corpus/**/*.py", "corpus/**/op.toml", "tolcal/bounds.py", "tolcal/cases/*.py",
     "tolcal/stats/*.py", "tolcal/measure/*.py", "tolcal/testing/*.py", "tests/gpu/test_*.py",
 )  # fmt: skip
 

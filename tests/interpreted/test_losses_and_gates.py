@@ -10,7 +10,7 @@ import torch
 import triton
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests_support import CANDIDATES
+from tests_support import CORPUS
 
 from tolcal.measure.worker import load
 
@@ -20,7 +20,7 @@ HALF, FULL = 512, 1024  # the tiles of SwiGLU's configs
 
 def found(path: str, attribute: str = "run") -> Callable[..., torch.Tensor]:
     """A function of a file of the corpus."""
-    return load(str(CANDIDATES / path), attribute)
+    return load(str(CORPUS / path), attribute)
 
 
 LOSS = found("cross_entropy/kernels/cross_entropy_triton.py")

@@ -8,13 +8,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests_support import CANDIDATES
+from tests_support import CORPUS
 from torch.nn import functional
 
 from tolcal import corpus
 from tolcal.measure.worker import load
 
-OPS = {op.name: op for op in corpus.load(CANDIDATES)}
+OPS = {op.name: op for op in corpus.load(CORPUS)}
 EPS = {"rmsnorm": 1e-6, "layernorm": 1e-5}
 SHAPES = st.tuples(st.integers(1, 9), st.integers(1, 40), st.integers(0, 2**32))
 

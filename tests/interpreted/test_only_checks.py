@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from tests_support import CANDIDATES
+from tests_support import CORPUS
 
 from tolcal import corpus, measure
 from tolcal.model import RELATION_MAX, Record
 
-OPS = corpus.load(CANDIDATES)
+OPS = corpus.load(CORPUS)
 #: What each fails where its fault shows, and the dims of a case where it does.
 FAULTS = {
     "geglu_vector_tail_buggy": ("stray", {"B": (3,), "H": (7,)}),
@@ -29,7 +29,7 @@ def records(name: str) -> list[Record]:
         ops=(msgspec.structs.replace(op, kernels=kernels),), dtypes=("float32", "float16"),
         device="cpu", gate=1, explore=0, workers=1, profiles=("default",),
     )  # fmt: skip
-    return [v for v in measure.measure(request, CANDIDATES) if isinstance(v, Record)]
+    return [v for v in measure.measure(request, CORPUS) if isinstance(v, Record)]
 
 
 @pytest.mark.parametrize("name", sorted(FAULTS))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests_support import CANDIDATES
+from tests_support import CORPUS
 
 from tolcal import corpus
 from tolcal.measure import configs
@@ -14,7 +14,7 @@ from tolcal.measure.worker import load
 
 #: numpy, which interprets, speaks up where hardware gives nan in silence.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
-OPS = {op.name: op for op in corpus.load(CANDIDATES)}
+OPS = {op.name: op for op in corpus.load(CORPUS)}
 E4M3 = torch.float8_e4m3fn
 #: Every e4m3 number, NaN twice.
 ALL_E4M3 = torch.arange(256).to(torch.uint8).view(E4M3)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 import torch
-from tests_support import CANDIDATES, CORPUS
+from tests_support import CORPUS
 
 from tolcal import cases, corpus
 from tolcal.measure.worker import load
@@ -14,7 +14,7 @@ from tolcal.model import Kernel, Op
 
 CPU = torch.device("cpu")
 DTYPES = ("float32", "float16")  # the interpreter has no bfloat16
-OPS = (*corpus.load(CORPUS), *corpus.load(CANDIDATES))
+OPS = corpus.load(CORPUS)
 FOUND = {k.name: (op, k) for op in OPS for k in op.kernels if k.subtle}
 #: Where six fresh cases show a fault. The rest can show in one case or another, but need not.
 SHOWN: dict[str, tuple[str, ...]] = {
