@@ -78,24 +78,23 @@ def test_one_check_is_all_that_fails(name: str, check: str, dtype: str) -> None:
 
 
 def test_sums_in_any_order_are_unrepeatable() -> None:
-    """Atomics of 256 programs, in each dtype, though 16 bits show few of the orders.
+    """Atomics of 256 programs in float32: 16 bits show hardly any of the orders.
 
     The control, which sums the same rows in one order, repeats itself.
     """
     (op,) = corpus.select(corpus.load(CORPUS), ["rmsnorm_weight_grad_atomic_buggy"])
-    # Some of 4096 sums in 10,000 are rounded to another bfloat16.
     dims = {"B": (256,), "H": (4096,)}
     kernels = tuple(msgspec.structs.replace(kernel, dims=dims) for kernel in op.kernels)
     request = measure.Request(
-        ops=(msgspec.structs.replace(op, kernels=kernels),), dtypes=(), device="cuda",
-        gate=24, explore=0, workers=2, profiles=("default",),
+        ops=(msgspec.structs.replace(op, kernels=kernels),), dtypes=("float32",), device="cuda",
+        gate=8, explore=0, workers=2, profiles=("default",),
     )  # fmt: skip
     found = [v for v in measure.measure(request, CORPUS) if isinstance(v, Record)]
     assert {(r.status, r.reason) for r in found} == {("ok", "")}
     shown = {
         (r.role, r.case.dtype) for r in found if r.checks is not None and r.checks.unrepeatable
     }
-    assert shown == {("buggy", dtype) for dtype in DTYPES}
+    assert shown == {("buggy", "float32")}
 
 
 def test_every_known_wrong_kernel_shows() -> None:
