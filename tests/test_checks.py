@@ -7,7 +7,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from checks_support import CASE, checked, context, op_of, write_triton
+from checks_support import CASE, TRITON, checked, context, op_of, write_triton
+from measure_support import run as measured
+from measure_support import write_op
 
 from tolcal.measure import checks, configs
 from tolcal.model import RELATION_MAX, Checks, Relation
@@ -169,6 +171,20 @@ def test_no_batch_no_check(tmp_path: Path) -> None:
     """Only what op.toml declares is checked."""
     source, _ = WRONG["looks_at_the_whole_batch"]
     assert checked(tmp_path, source, batch=None).batch is None
+
+
+def test_a_kernel_may_keep_no_batch(tmp_path: Path) -> None:
+    """One that `[kernels.X] batch = false` names, and what is made from it; the others must."""
+    source = TRITON.format(second="n")
+    wrong = source.replace("x + x, mask", "x + x + x, mask")
+    write_op(tmp_path, kernels={"kept": source, "z_good": source}, buggy={"wrong": wrong})
+    path = tmp_path / "double" / "op.toml"
+    text = path.read_text().replace("[dims]", 'batch = "B"\n[dims]')
+    path.write_text(text + "[kernels.z_good]\nbatch = false\n")
+    found = [r for r in measured(tmp_path, gate=4) if dict(r.case.dims)["B"] == 4]
+    assert {r.kernel: r.checks and r.checks.batch for r in found} == {
+        "kept": 0, "z_good": None, "wrong": None
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from tests_support import CORPUS, DATA
 
 from tolcal import corpus
-from tolcal.model import Op, TolcalError
+from tolcal.model import PROFILES, Op, TolcalError
 
 TOML = """\
 summary = "twice x"
@@ -255,7 +255,8 @@ BROKEN: dict[str, tuple[dict[str, str | bytes | None], str]] = {
         {"toml": TOML.replace("[dims]", "colour = 1\n[dims]")},
         "ROOT/double/op.toml:4: colour: Object contains unknown field `colour`; known: "
         "summary, dtypes, dims, inputs, output, compute_dtype, reduction, legacy_atol, kernels, "
-        "buggy, profiles, layouts, batch, mutates, nonfinite, sizes, relations, pinned",
+        "buggy, profiles, excluded_profiles, layouts, batch, mutates, nonfinite, sizes, relations, "
+        "pinned",
     ),
     "unknown key in a table": (
         {"toml": TOML.replace('fault = "', 'blame = "')},
@@ -342,6 +343,22 @@ BROKEN: dict[str, tuple[dict[str, str | bytes | None], str]] = {
     "no control": (
         {"kernels__twice": None, "buggy__thrice": None, "toml": TOML.split("[buggy")[0]},
         "ROOT/double: no control in kernels/; add kernels/<name>.py with `run`",
+    ),
+    "excludes an unknown profile": (
+        {"toml": TOML.replace("[dims]", 'excluded_profiles = ["spares"]\n[dims]')},
+        "ROOT/double/op.toml:4: excluded_profiles: unknown profile 'spares'; did you mean "
+        f"'sparse'?; known: {', '.join(PROFILES)}",
+    ),
+    "excludes a profile of its own": (
+        {"toml": TOML.replace(
+            "[dims]",
+            'profiles = ["default", "sparse"]\nexcluded_profiles = ["sparse"]\n[dims]'
+        )},
+        "ROOT/double/op.toml:5: excluded_profiles: 'sparse' is among `profiles`, too",
+    ),
+    "a kernel keeps no batch of an op without": (
+        {"toml": TOML + "[kernels.twice]\nbatch = false\n"},
+        "ROOT/double/op.toml:17: kernels.twice.batch: the op names no `batch` that it could keep",
     ),
     "buggy file without table": (
         {"buggy__fourfold": KERNEL},
@@ -506,6 +523,23 @@ def test_a_new_buggy_kernel_changes_no_control(tmp_path: Path) -> None:
     assert op.kernel("twice") == base.kernel("twice")
     assert [k.name for k in op.kernels if k.subtle] == ["fourfold"]
     assert op.kernel("fourfold").dims == {"B": (1,)}
+
+
+def test_what_is_checked_and_drawn_changes_no_contract(tmp_path: Path) -> None:
+    """Neither profiles that an op lacks, nor batches that a kernel need not keep."""
+    head = TOML.replace("[dims]", 'batch = "B"\n[dims]')
+    base = corpus.load_op(write_op(tmp_path, toml=head))
+    assert [k.batch for k in base.kernels] == [True, True]
+    more = head.replace("[dims]", 'excluded_profiles = ["sparse"]\n[dims]')
+    op = corpus.load_op(write_op(tmp_path, toml=more + "[kernels.twice]\nbatch = false\n"))
+    assert op.op_hash == base.op_hash
+    assert op.excluded_profiles == ("sparse",)
+    # What is made from a kernel keeps what that does, unless its own table says otherwise.
+    assert [k.batch for k in op.kernels] == [False, False]
+    own = "[kernels.twice]\nbatch = false\n[kernels.thrice]\nbatch = true\n"
+    op = corpus.load_op(write_op(tmp_path, toml=head + own))
+    assert op.op_hash == base.op_hash
+    assert [k.batch for k in op.kernels] == [False, True]
 
 
 def test_shipped_op_hashes_are_those_of_the_history(shipped: dict[str, Op]) -> None:

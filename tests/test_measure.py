@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from measure_support import GOOD, of, request, run, without_run, write_op
 
-from tolcal import corpus, measure
+from tolcal import cases, corpus, measure
 from tolcal.measure import git_root, git_state, process
 from tolcal.measure.units import plan, run_seeds
-from tolcal.model import Record, Run, TolcalError
+from tolcal.model import PROFILES, Record, Run, TolcalError
 
 #: Controls of the zoo by name; those that misbehave do so on the case with B = 2 at most.
 ZOO = {
@@ -517,3 +517,17 @@ def test_too_many_records_are_refused_before_any_work(tmp_path: Path) -> None:
     write_op(tmp_path)
     with pytest.raises(TolcalError, match="at most 5000000 in one go"):
         run(tmp_path, explore=1_000_000, repeat=100)
+
+
+def test_no_bias_of_few_different_values(tmp_path: Path) -> None:
+    """Nothing is judged by bias in a profile whose errors are the rounding of a few values."""
+    write_op(tmp_path, kernels={"double_good": "def run(x):\n    return x * 1.9999\n"})
+    records = run(tmp_path, gate=4, profiles=("all",))
+    stats = {(r.case.profile, r.id): r.stats for r in records}
+    assert {profile for profile, _ in stats} == set(PROFILES) - {"large"}
+    for (profile, _), found in stats.items():
+        assert found is not None
+        if profile in cases.OF_FEW:
+            assert (found.bias, found.bias_count) == (0.0, 0)
+    counted = {profile for (profile, _), found in stats.items() if found and found.bias_count}
+    assert {"default", "normal", "sorted"} <= counted

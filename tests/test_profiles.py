@@ -406,6 +406,19 @@ def test_sizes_of_profiles() -> None:
     assert large[-4:] == (513, 1023, 1024, 1025)
 
 
+def test_excluded_profiles_are_of_no_run() -> None:
+    """Whether it asks for all or names one; `large` needs sizes."""
+    op = msgspec.structs.replace(
+        make_op(x=InputSpec(("B", "H"))), excluded_profiles=("sparse", "one_hot")
+    )
+    assert cases.profiles_of(op, ["all"]) == tuple(
+        p for p in PROFILES if p not in ("sparse", "one_hot", "large")
+    )
+    assert cases.profiles_of(op, ["one_hot", "huge", "default"]) == ("huge", "default")
+    sized = msgspec.structs.replace(op, sizes={"large": {"B": (2**20,)}})
+    assert cases.profiles_of(sized, ["large", "sparse"]) == ("large",)
+
+
 def test_large_cases_are_as_many_as_sizes() -> None:
     """No more than the longest list, since each is dear; none without a table."""
     op = make_op(x=InputSpec(("B", "H")))

@@ -330,3 +330,25 @@ def test_half_of_what_a_kernel_computes_in_is_left_out() -> None:
     context = Trait("permutation", lambda x: values + 0 * x, {"x": X}).context(case)
     left_out = relations._left_out(context, context.ref, context.ref, context.scale, 2.0)
     assert left_out.tolist() == [[False, False, True, True]]
+
+
+@pytest.mark.parametrize("kind", ["linear", "scale_equivariant"])
+def test_where_intermediates_underflow_nothing_is_asked(kind: RelationKind) -> None:
+    """A right kernel, whose sums of subnormal numbers are rounded to multiples of the smallest.
+
+    Its outputs are no subnormal numbers themselves. Rows of zeros and of usual numbers are judged.
+    """
+    case = Case("trait", "float32", (("B", 40), ("H", 6)), "default", "contiguous", 3)
+    x = InputSpec(B_H, -1e-42, 1e-42)
+    trait = Trait(
+        kind, lambda x: x.sum(-1) * 0.3 * 2.0**40, {"x": x}, ("x",), output=("B",)
+    )  # fmt: skip
+    context = trait.context(case)
+    context.inputs["x"][0] = 0.0
+    context.inputs["x"][1] = torch.arange(6.0) + 1
+    context.ref, context.sigma = context.evaluated(context.inputs)
+    run = lambda inputs: inputs["x"].sum(-1) * 0.3 * 2.0**40  # noqa: E731
+    out = run(context.inputs)
+    assert (out[2:].abs() >= torch.finfo(torch.float32).tiny).double().mean() > 0.9
+    found = relations.measure(context, trait.relation, out, run)
+    assert [x.item() for x in found] == [0.0, 0, 2]
