@@ -64,35 +64,43 @@ def gate_verdicts(document: dict[str, Any]) -> list[tuple[Any, ...]]:
 
 def test_the_whole_corpus_twice(copy: Path) -> None:
     """Every kernel runs, controls pass, buggy kernels are caught; the second run agrees."""
-    status, document, records = ci(copy, "--gate", "6", "--cases", "2")
+    status, document, records = ci(copy, "--gate", "4", "--cases", "2")
     assert status == 0
     kernels = {(r.kernel, r.case.dtype): Counter[str]() for r in records}
     for record in records:
         kernels[record.kernel, record.case.dtype][record.status] += 1
-    assert len(kernels) == 38 * 3
-    skipped = {key for key, counts in kernels.items() if counts != {"ok": 8}}
-    assert all(dtype == "bfloat16" for _, dtype in skipped)
-    assert all(kernels[key] == {"skipped": 8} for key in skipped)
-    assert len(skipped) == 33  # the Triton kernels
+    # Six cases, and two of each further profile; bfloat16 is skipped by the interpreter.
+    ops = corpus.load(CORPUS)
+    assert kernels == {
+        (kernel.name, dtype): {
+            "skipped" if kernel.uses_triton and dtype == "bfloat16" else "ok":
+            6 + 2 * (len(op.profiles) - 1)
+        }
+        for op in ops for kernel in op.kernels for dtype in op.dtypes
+    }  # fmt: skip
+    assert len(kernels) == 70 * 3
     # A device that nothing was calibrated on may drift, but never blocks or regresses.
     found = {f["kind"] for f in document["verdict"]["findings"]}
-    assert found <= {"caught", "drift", "escaped"}
+    assert found <= {"caught", "drift", "escaped", "out_of_domain"}
     caught = {f["kernel"] for f in document["verdict"]["findings"] if f["kind"] == "caught"}
-    subtle = {k.name for op in corpus.load(CORPUS) for k in op.kernels if k.subtle}
-    assert len(caught - subtle) == 10
+    subtle = {k.name for op in ops for k in op.kernels if k.subtle}
+    buggy = {k.name for op in ops for k in op.kernels if k.role == "buggy"}
+    # The interpreter runs one program after the other, so atomics have an order.
+    ordered = {"rmsnorm_weight_grad_atomic_buggy"}
+    assert buggy - subtle - caught == ordered
     assert len(caught & subtle) >= 8  # a fault of the others may stay inside the tolerance
     assert {
         f["kernel"] for f in document["verdict"]["findings"] if f["kind"] == "escaped"
-    } <= subtle
+    } <= subtle | ordered
     for finding in document["verdict"]["findings"]:
         source = (copy / finding["path"]).read_text().splitlines()
         assert Path(finding["path"]).stem == finding["kernel"]
         assert source[finding["line"] - 1].startswith("def run(")
-        assert bool(finding["fault"]) == (finding["kind"] != "drift")
+        assert bool(finding["fault"]) == (finding["kernel"] in buggy)
     (shard,) = (copy / "out" / "history").glob("*.parquet")
     before = shard.read_bytes()
 
-    _, again, repeated = ci(copy, "--gate", "6", "--cases", "2")
+    _, again, repeated = ci(copy, "--gate", "4", "--cases", "2")
     assert gate_verdicts(again) == gate_verdicts(document)
     assert len(gate_verdicts(document)) >= 20
     gate = [[(r.id, r.case.dtype, r.stats) for r in run if r.case_set == "gate"]
@@ -130,7 +138,7 @@ def test_a_run_that_judges_nothing_says_so(copy: Path) -> None:
     assert status == 1
     assert document["verdict"]["statuses"] == {"skipped": len(records)}
     comment = (copy / "out" / "comment.md").read_text()
-    assert "### tolcal: nothing was judged: every record was skipped (1)." in comment
+    assert "### tolcal: nothing was judged: every record was skipped (3)." in comment
     approved = copy / "tolerances.toml"
     kept = approved.read_text()
     approved.unlink()
