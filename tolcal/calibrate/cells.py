@@ -208,7 +208,8 @@ def _fitted(
         note = f"approved for {', '.join(absent)} too, not fitted here: no tighter for all"
 
     def combined(one: margins.Fitted) -> Tolerance:
-        return classes.combined(one, whole, element, approved, bool(absent))
+        tolerance = classes.combined(one, whole, element, approved, bool(absent))
+        return classes.with_plain(tolerance, element)
 
     proposals = [combined(one) for one in fits]
     before, after = classes.allowed(element, approved, proposals)
@@ -228,7 +229,10 @@ def _fitted(
         for m in members
     ]
     # Rows of pull requests come last: all before them is of trusted rows alone.
-    tolerance = classes.raised(trusted, _whole(ladders, taken, raised=True).fits)
+    covering = _whole(ladders, taken, raised=True).fits
+    tolerance = classes.raised(
+        trusted, {device: classes.with_plain(one, element) for device, one in covering.items()}
+    )
     raised = tolerance is not trusted
     if raised:
         note = (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -24,6 +25,10 @@ from tolcal.model import DeviceNeed, Evidence, HeldOut, Tolerance, Values
 OWN = 2.0
 #: and keeps approved ones down to this factor, so that no cell goes back and forth.
 KEPT = 1.5
+
+V = TypeVar("V", bound=Values)
+#: See `with_plain`. Without inputs of other magnitudes the fitted atol is up to 21 times the bound.
+CANCELS, SPREAD = 64.0, 8.0
 
 
 class Element(msgspec.Struct, frozen=True):
@@ -48,6 +53,27 @@ def element_of(rows: pd.DataFrame, dtype: str) -> Element:
         0.0 if np.isnan(scale) else float(scale),
         0.0 if np.isnan(ref) else float(ref),
     )
+
+
+def with_plain(tolerance: Tolerance, element: Element) -> Tolerance:
+    """The same; where its pair for plain tests covers every row by allowing anything, another pair.
+
+    Sums that cancel have no bound by |ref| alone, and among inputs of many magnitudes no atol that
+    is one for the usual ones. Where the fitted atol is CANCELS times what the bound allows at the
+    median element, the pair is the bound at an element of SPREAD times that one's scale: rows of
+    larger scales may fail it, which the bound itself lets pass.
+    """
+    u = element.roundoff
+
+    def fixed(values: V) -> V:
+        slope = values.scaled_tol * u * element.scale
+        if values.allclose.atol <= CANCELS * (values.atol + slope):
+            return values
+        pair = fit.allclose(values.atol + SPREAD * slope, values.scaled_tol, u, element.dtype)
+        return msgspec.structs.replace(values, allclose=pair)
+
+    on = {device: fixed(values) for device, values in tolerance.on.items()}
+    return msgspec.structs.replace(fixed(tolerance), on=on)
 
 
 def complete(members: Sequence[Control], devices: Mapping[str, list[str]]) -> frozenset[str]:

@@ -87,7 +87,7 @@ def reductions(ops: Iterable[Op]) -> dict[str, str]:
 
 
 def found_by_checks(ops: Iterable[Op]) -> frozenset[str]:
-    """Names of the buggy kernels that no tolerance can find, by their op.toml."""
+    """Names of the buggy kernels that no tolerance finds but by chance, by their op.toml."""
     return frozenset(k.name for op in ops for k in op.kernels if k.found_by is not None)
 
 

@@ -99,8 +99,8 @@ class Kernel(msgspec.Struct, frozen=True):
     uses_triton: bool
     corrupts: str | None = None
     fault: str | None = None
-    #: of a buggy one: the check without a tolerance that finds it; its output is its control's, or
-    #: no less accurate, so that no tolerance can
+    #: of a buggy one: the check without a tolerance that finds it; no tolerance can, or by chance
+    #: alone, since its output is its control's or no less accurate
     found_by: str | None = None
     line: int = 1  # of `def run`
     batch: bool = True  # whether its rows must not depend on how many there are, as its op says
