@@ -12,7 +12,7 @@ from tests_support import ROOT, MovedOnWarning
 GPU = ROOT / "tests" / "gpu"
 
 
-def tests_in(paths: list[Path]) -> set[str]:
+def functions_of(paths: list[Path]) -> set[str]:
     """Names of the test functions of these files."""
     lines = [line for path in paths for line in path.read_text().splitlines()]
     return {line[4:].split("(")[0] for line in lines if line.startswith("def test_")}
@@ -30,10 +30,10 @@ def test_the_gpu_tests_passed() -> None:
         name = str(case.get("name")).partition("[")[0]
         passed = not any(case.find(kind) is not None for kind in ("failure", "error", "skipped"))
         results[name] = results.get(name, True) and passed
-    assert {name for name, passed in results.items() if passed} == tests_in(
+    assert {name for name, passed in results.items() if passed} == functions_of(
         sorted(GPU.glob("test_*.py"))
     )
-    assert {name for name, passed in results.items() if not passed} <= tests_in(
+    assert {name for name, passed in results.items() if not passed} <= functions_of(
         sorted(GPU.glob("pending_*.py"))
     )
 
