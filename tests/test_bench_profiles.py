@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import pytest
-from tests_support import CORPUS, make_record, make_stats
+from tests_support import CORPUS, DATA, make_record, make_stats
 
 from tolcal import corpus
 from tolcal.model import Case, Checks, Outside, Record
@@ -58,6 +59,34 @@ def test_rows_are_counted_by_what_flags_them() -> None:
         "| --- | ---: | ---: |",
         "| `bad` | 3/3 | 2/2 |",
     ]
+
+
+def test_the_page_shows_the_committed_records(capsys: pytest.CaptureFixture[str]) -> None:
+    """docs/faults.md has the tables, and its words the numbers that they have."""
+    page = (CORPUS.parent / "docs" / "faults.md").read_text()
+    assert profiles.main(["--records", str(DATA / "h200-profiles.parquet")]) == 0
+    printed = capsys.readouterr().out
+    shown = re.search(r"<!-- faults:begin -->\n\n(.*)\n<!-- faults:end -->", page, re.DOTALL)
+    assert shown is not None
+    assert shown[1] == printed
+    rows = {line.split(" | ")[0]: line.split(" | ")[1:] for line in printed.splitlines()[2:18]}
+    flagged = {name: row[8].split(" of ") for name, row in rows.items()}
+    wrong, right = (sum(int(n[i]) for n in flagged.values()) for i in (0, 1))
+    assert f"Tolerances flag {wrong} of {right:,} rows" in page
+    for name in ("adversarial", "nan_injected", "default", "normal"):
+        assert flagged[f"| `{name}`"][0] == "0"
+    differ, found = rows["| `adversarial`"][1:3]
+    words = " ".join(page.split())
+    assert (
+        f"There are {differ} rows where the two differ in a bit, and {found} are flagged" in words
+    )
+    (whole,) = (line for line in printed.splitlines() if line.startswith("| **all**"))
+    by_way = dict(zip(printed.splitlines()[19].split(" | "), whole.split(" | "), strict=True))
+    alone = {way.strip("`"): re.search(r"\((\d+), (\d+)\)", by_way[way]) for way in by_way}
+    never = {way for way, m in alone.items() if m is not None and m[1] == "0"}
+    assert never == {"unwritten", "scale_invariant", "linear"}
+    first = [m[2] for way in ("scale_invariant", "linear") if (m := alone[way]) is not None]
+    assert f"they are all that flags {' and '.join(first)} rows" in words
 
 
 def test_it_runs_on_two_ops(capsys: pytest.CaptureFixture[str]) -> None:

@@ -172,30 +172,35 @@ def test_figures_of_the_introduction_are_those_of_the_table() -> None:
     assert ours is not None
     red, runs, bound, rows = ours.groups()
     words = " ".join(intro.split())
-    assert red == "0"
     assert f"on {runs} locked runs" in words
-    assert f"0 of {int(rows):,} control rows. By itself that shows at most {bound} % of" in words
-    tail = re.search(r"at most about ([\d.]+ in 1,000) runs red .*within the budget of", table)
+    assert f"made {red} red, at least {red} of {int(rows):,} control rows" in words
+    assert f"That shows at most {bound} % of runs" in words
+    tail = re.search(r"at most about ([\d.]+ in 1,000) runs red .*budget .* not shown", table)
     assert tail is not None
     assert f"a model of the tails says at most about {tail[1].replace(' in', ' runs in')}" in words
     assert "every buggy kernel caught in every run" in table
-    ten, twelve = (
+    plain, subtle = (
         re.search(rf"\*\*{n} kernels\*\* .*\| ([\d.]+) % \| ([\d.]+) % \| \|", table)
-        for n in (10, 12)
+        for n in (13, 20)
     )
-    assert ten is not None
-    assert twelve is not None
+    assert plain is not None
+    assert subtle is not None
     paper = re.search(r"the paper's rule: (\d+) of (\d+) red", table)
     assert paper is not None
-    assert f"in {ten[2]} % of the rows where the fault shows at all" in words
-    assert f"twelve subtle ones in {float(twelve[2]):.0f} %" in words
+    assert f"in {plain[2]} % of the rows where the fault shows at all" in words
+    assert f"twenty subtle ones in {float(subtle[2]):.0f} %" in words
     assert (
-        f"same rows: {paper[1]} of {paper[2]} runs red, {ten[1]} % and {float(twelve[1]):.0f} %"
+        f"same rows: {paper[1]} of {paper[2]} runs red, {plain[1]} % and {float(subtle[1]):.0f} %"
     ) in words
-    median = re.search(r"\*\*median\*\* .*\| ([\d.]+x) \| \|", table)
-    assert median is not None
-    looser = [line for line in table.splitlines() if re.search(r"x looser \| \d+ \| 0 of", line)]
-    assert f"{median[1]} tighter in the median cell, looser in {len(looser)} of 42," in words
+    assert re.search(r"\*\*median\*\* .*\| same \| \|", table)
+    cells = re.findall(
+        r"\| (same|[\de.]+x(?: looser)?) \| \d+ \| \d+ of \d+ \|$", table, re.MULTILINE
+    )
+    looser = sum(cell.endswith("looser") for cell in cells)
+    tighter = len(cells) - looser - cells.count("same")
+    assert (
+        f"tighter in {tighter} of {len(cells)} cells, looser in {looser} and the same in the median"
+    ) in words
 
 
 def test_speeds_in_readme_are_those_that_were_measured() -> None:
