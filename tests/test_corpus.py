@@ -261,7 +261,7 @@ BROKEN: dict[str, tuple[dict[str, str | bytes | None], str]] = {
     "unknown key in a table": (
         {"toml": TOML.replace('fault = "', 'blame = "')},
         "ROOT/double/op.toml:15: buggy.thrice.blame: Object contains unknown field `blame`; known: "
-        "corrupts, fault, subtle",
+        "corrupts, fault, subtle, found_by",
     ),
     "subtle is no boolean": (
         {"toml": TOML + 'subtle = "yes"\n'},

@@ -128,7 +128,8 @@ def test_a_sentence_says_what_where_and_how_again() -> None:
     finding = make_finding("regression", detail="by its bias alone", fault="none")
     assert findings.sentence(finding) == (
         "2 of 36 cases, 7.3e3x the bound, largest residual 8.8e-3, worst at B=2 S=7 H=1025; the "
-        "fault: none; by its bias alone; tolcal replay softmax_triton:9e1c02b7d4a8f655"
+        "fault: none; by its bias alone; tolcal replay softmax_triton:9e1c02b7d4a8f655; "
+        "tolcal minimize softmax_triton:9e1c02b7d4a8f655"
     )
     assert findings.sentence(make_finding("crashed", detail="hung", exceeding=0)) == (
         "0 of 36 cases; hung"

@@ -99,14 +99,14 @@ class Kernel(msgspec.Struct, frozen=True):
     uses_triton: bool
     corrupts: str | None = None
     fault: str | None = None
-    #: of a buggy one: the check without a tolerance that finds it; no tolerance can, or by chance
-    #: alone, since its output is its control's or no less accurate
-    found_by: str | None = None
     line: int = 1  # of `def run`
-    batch: bool = True  # whether its rows must not depend on how many there are, as its op says
     subtle: bool = False  # of a buggy one: op.toml says that its fault is small or rare
     #: dims whose sizes are its own (or its control's): it is run on no others
     own: tuple[str, ...] = ()
+    batch: bool = True  # whether its rows must not depend on how many there are, as its op says
+    #: of a buggy one: the check without a tolerance that finds it; no tolerance can, or by chance
+    #: alone, since its output is its control's or no less accurate
+    found_by: str | None = None
 
     def refuses(self, case: "Case") -> str:
         """Why it is not to be run on ``case``, by its own dims; "" if it is."""
