@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from checks_support import CASE, TRITON, checked, context, op_of, write_triton
 from measure_support import run as measured
 from measure_support import write_op
 
+from tolcal.cli import main
 from tolcal.measure import checks, configs
 from tolcal.model import RELATION_MAX, Checks, Relation
 
@@ -420,3 +422,32 @@ def test_context_is_of_the_case() -> None:
     """The tests' own case has the shape that the kernels above count on."""
     assert dict(CASE.dims) == {"B": 4, "H": 5}
     assert context(op_of(), TWICE_REF).ref.shape == (4, 5)
+
+
+def test_run_says_what_was_broken_where_and_what_was_not_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Which relation, in which profile and layout; and one that no output can keep."""
+    write_op(tmp_path / "corpus", kernels={"double_bad": "def run(x):\n    return x + x.abs()\n"})
+    path = tmp_path / "corpus" / "double" / "op.toml"
+    path.write_text(
+        path.read_text().replace(
+            "[dims]", 'profiles = ["normal"]\nlayouts = ["strided"]\n\n[dims]'
+        ).replace("4]", "1]")
+        + '[relations]\nodd = { inputs = ["x"], units = 0 }\nsums = { to = 7.0, units = 1 }\n'
+    )  # fmt: skip
+    assert main([
+        "run", "--corpus", str(tmp_path / "corpus"), "--device", "cpu", "--gate", "1", "--cases",
+        "0", "--out", str(tmp_path / "r.jsonl.gz"),
+    ]) == 0  # fmt: skip
+    said = re.sub(r"double_bad:\w{16}", "ID", capsys.readouterr().err).splitlines()
+    (broken,) = (line for line in said if line.startswith("fails a check: "))
+    assert re.fullmatch(
+        r"fails a check: ID float32 B=\d H=\d normal strided: broken=\d \(odd \S+\); "
+        r"tolcal replay ID --history \S+",
+        broken,
+    )
+    assert said[-1] == (
+        "double: relation `sums` was judged on no element: the fp64 reference does not keep it; "
+        "drop it, or mend its `inputs` or `dims`"
+    )

@@ -14,6 +14,7 @@ import msgspec
 from tolcal import corpus, files, history, measure, review, tolerances
 from tolcal.cli import config, finding, options, output, packages, planning
 from tolcal.cli.recording import measure_into, say
+from tolcal.compare import exact
 from tolcal.history import loading
 from tolcal.model import (
     RELATIONS,
@@ -127,30 +128,55 @@ def run(args: argparse.Namespace) -> int:
     over = [r for r in records if r.role == "control" and r.stats and r.stats.num_exceeding]
     for record in over[:5]:
         assert record.stats is not None
-        say(f"exceeds: {record.id} {record.case.dtype} {record.case.dims_text}: "
+        say(f"exceeds: {record.id} {_case_text(record)}: "
              f"{record.stats.num_exceeding} of {record.stats.count} elements; "
              f"tolcal minimize {record.id}{there}")  # fmt: skip
     if len(over) > 5:
         say(f"... and {len(over) - 5} more")
     broken = [r for r in records if r.role == "control" and r.checks and r.checks.failed]
     for record in broken[:5]:
-        say(f"fails a check: {record.id} {record.case.dtype} {record.case.dims_text}: "
+        say(f"fails a check: {record.id} {_case_text(record)}: "
             f"{' '.join(_failed_counts(record))}; tolcal replay {record.id}{there}")  # fmt: skip
     if len(broken) > 5:
         say(f"... and {len(broken) - 5} more")
     failed = [r for r in records if r.status in ("crashed", "timeout")]
     for record in failed[:5]:
-        say(f"{record.status}: {record.id} {record.case.dtype} {record.case.dims_text}: "
+        say(f"{record.status}: {record.id} {_case_text(record)}: "
              f"{record.reason}; tolcal minimize {record.id}{there}")  # fmt: skip
     if len(failed) > 5:
         say(f"... and {len(failed) - 5} more")
+    for op, kind in _never_judged(records):
+        say(f"{op}: relation `{kind}` was judged on no element: the fp64 reference does not keep "
+            "it; drop it, or mend its `inputs` or `dims`")  # fmt: skip
     return 1 if failed else 0
 
 
+def _case_text(record: Record) -> str:
+    """``float32 B=3 H=5 adversarial strided``: the last two where they are not the usual ones."""
+    case = record.case
+    usual = {"profile": "default", "layout": "contiguous"}
+    more = [value for key, word in usual.items() if (value := getattr(case, key)) != word]
+    return " ".join((case.dtype, case.dims_text, *more))
+
+
 def _failed_counts(record: Record) -> list[str]:
-    """``unwritten=4``, for each check that fails."""
+    """``unwritten=4``, for each check that fails; of relations which, too."""
     checks = record.checks
-    return [f"{name}={getattr(checks, name)}" for name in (checks.failed if checks else ())]
+    found = [f"{name}={getattr(checks, name)}" for name in (checks.failed if checks else ())]
+    return [f"{one} ({exact.relations_of(checks)})" if one.startswith("broken=") else one
+            for one in found]  # fmt: skip
+
+
+def _never_judged(records: list[Record]) -> list[tuple[str, str]]:
+    """Ops and relations that no case of a control was judged by, though some were checked."""
+    judged: dict[tuple[str, str], int] = {}
+    for record in records:
+        for kind in RELATIONS if record.checks and record.role == "control" else ():
+            count = getattr(record.checks, f"{kind}_judged")
+            if count is not None:
+                key = (record.case.op, kind)
+                judged[key] = judged.get(key, 0) + count
+    return [key for key, count in judged.items() if not count]
 
 
 def ci(args: argparse.Namespace) -> int:

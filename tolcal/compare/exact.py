@@ -37,7 +37,7 @@ def words(records: Sequence[Record]) -> str:
         if not failing:
             continue
         count, worst = max(failing, key=lambda found: found[0])
-        far = f" ({_relations(worst.checks)})" if name == "broken" else ""
+        far = f" ({relations_of(worst.checks)})" if name == "broken" else ""
         what = counted.format(plural(count, "element"))
         parts.append(
             f"{name} in {plural(len(failing), 'case')}: {what}{far} at {worst.case.dims_text} "
@@ -46,7 +46,7 @@ def words(records: Sequence[Record]) -> str:
     return "; ".join(parts)
 
 
-def _relations(checks: Checks | None) -> str:
+def relations_of(checks: Checks | None) -> str:
     """The relations by how far their sides are apart: ``shift 3.1e+04, odd 2``."""
     values = {kind: getattr(checks, kind) for kind in RELATIONS}
     far = sorted(((value, kind) for kind, value in values.items() if value), reverse=True)

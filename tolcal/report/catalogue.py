@@ -24,5 +24,5 @@ def markdown(ops: Iterable[Op]) -> str:
 def _wrong(kernel: Kernel) -> str:
     if kernel.fault is None:
         return "nothing: a control"
-    how = f" (only by `{kernel.found_by}`)" if kernel.found_by else " (subtle)" * kernel.subtle
+    how = f" (found by `{kernel.found_by}`)" if kernel.found_by else " (subtle)" * kernel.subtle
     return text.plain(kernel.fault) + how
