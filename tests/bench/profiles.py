@@ -164,7 +164,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     ops = corpus.select(corpus.load(args.corpus), args.ops)
     profiles = args.profile or [p for p in PROFILES if p != "large"]
     records = (
-        read(args.records) if args.records else
+        [r for r in read(args.records) if r.case.op in {op.name for op in ops}]
+        if args.records else
         measured(ops, profiles, args.dtype, args.cases, args.device, args.corpus)
     )  # fmt: skip
     print("\n".join(tables(records, tolerances.read(args.tolerances), ops)))
