@@ -31,8 +31,8 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         else:
             shutil.copy(source, target / name)
     (target / "tests" / "data").mkdir(parents=True)
-    for name in ("h200-choice.parquet", "h200-history.parquet"):
-        shutil.copy(ROOT / "tests/data" / name, target / "tests" / "data")
+    for name in ("choice", "history", "profiles-choice", "profiles-history"):
+        shutil.copy(ROOT / f"tests/data/h200-{name}.parquet", target / "tests" / "data")
     return target
 
 
