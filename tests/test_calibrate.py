@@ -16,11 +16,12 @@ from tolcal.history import columns, frames, loading
 from tolcal.model import AllClose, Checks, HeldOutRows, Proposal, Record, Tolerance
 
 SUBTLE = corpus.subtle(corpus.load(CORPUS))
+CHECKED = corpus.found_by_checks(corpus.load(CORPUS))
 
 
 @functools.cache
 def fitted() -> pd.DataFrame:
-    """18 of the 118 runs that tolerances.toml rests on, as records."""
+    """18 of the 296 runs that tolerances.toml rests on, as records."""
     return history.read([DATA / "h200-history.parquet"])
 
 
@@ -38,9 +39,10 @@ def summarised(name: str) -> pd.DataFrame:
 
 @functools.cache
 def shipped_proposal() -> Proposal:
-    """What the history of pyproject.toml gives: 100 summarised runs and the 18."""
-    paths = [DATA / "h200-choice.parquet", DATA / "h200-history.parquet"]
-    return calibrate.calibrate(frames.frame_of(loading.load(paths)), subtle=SUBTLE)
+    """What the histories of pyproject.toml give: 278 summarised runs and the 18."""
+    names = ("choice", "history", "profiles-choice", "profiles-history")
+    found = loading.load([DATA / f"h200-{name}.parquet" for name in names])
+    return calibrate.calibrate(frames.frame_of(found), subtle=SUBTLE, checked=CHECKED)
 
 
 @functools.cache
@@ -90,15 +92,22 @@ def test_the_histories_share_no_run_and_no_case() -> None:
     assert set(locked()["run_id"]) <= apart
     assert len(set(locked()["run_id"])) == 4
     assert len(set(summarised("choice")["run_id"])) == 100
-    assert not apart & (set(summarised("choice")["run_id"]) | set(fitted()["run_id"]))
+    seen = set(summarised("choice")["run_id"]) | set(fitted()["run_id"])
+    more = [set(summarised(f"profiles-{name}")["run_id"]) for name in ("choice", "history")]
+    assert [len(runs) for runs in more] == [128, 50]
+    last = set(summarised("profiles-locked")["run_id"])
+    assert len(last) == 100
+    assert not (apart | last) & seen.union(*more)
+    assert not apart & last
     assert set(fitted()["device"]) == set(locked()["device"]) == {"NVIDIA H200"}
 
 
 def test_the_histories_are_of_the_corpus_as_it_is() -> None:
     """Every recorded source hash is that of the file in the corpus: the evidence is current."""
+    later = [summarised(f"profiles-{name}") for name in ("choice", "history", "locked")]
     recorded = {
         (row.kernel, row.kernel_hash, row.reference_hash, row.op_hash)
-        for frame in (fitted(), locked(), summarised("choice"), summarised("locked"))
+        for frame in (fitted(), locked(), summarised("choice"), summarised("locked"), *later)
         for row in frame[["kernel", "kernel_hash", "reference_hash", "op_hash"]]
         .drop_duplicates()
         .itertuples(index=False)
@@ -118,7 +127,7 @@ def test_shipped_tolerances_are_what_the_shipped_history_gives() -> None:
         for cell, tolerance in shipped().items()
     }
     assert shipped_proposal().tolerances() == ours
-    assert len(ours) == 42
+    assert len(ours) == 90
 
 
 def test_controls_pass_on_locked_runs() -> None:
@@ -133,24 +142,33 @@ def test_controls_pass_on_locked_runs() -> None:
     assert judged == 414_720
 
 
-def test_every_buggy_kernel_is_caught_in_every_locked_run() -> None:
-    """Ten buggy kernels, three dtypes, 144 runs: each is flagged in each of them."""
-    subtle = {k.name for op in corpus.load(CORPUS) for k in op.kernels if k.subtle}
-    frame = summarised("locked")
-    buggy = frame[(frame["role"] == "buggy") & ~frame["kernel"].isin(subtle)]
+@pytest.mark.parametrize(("name", "kernels", "runs"), [("locked", 10, 144),
+                                                       ("profiles-locked", 13, 100)])  # fmt: skip
+def test_every_buggy_kernel_is_caught_in_every_locked_run(
+    name: str, kernels: int, runs: int
+) -> None:
+    """In each dtype, but for subtle ones and those that only a check finds."""
+    ops = corpus.load(CORPUS)
+    apart = corpus.subtle(ops) | corpus.found_by_checks(ops)
+    frame = summarised(name)
+    buggy = frame[(frame["role"] == "buggy") & ~frame["kernel"].isin(apart)]
     groups = buggy.groupby(["op", "dtype", "kernel", "run_id"], observed=True)
-    assert len(groups) == 10 * 3 * 144
+    assert len(groups) == kernels * 3 * runs
     for (op, dtype, kernel, run), rows in groups:
         flagged = bounds.exceeds(calibrate.judged_rows(rows), shipped()[str(op), str(dtype)])
         assert flagged.any(), (kernel, dtype, run)
 
 
 def test_the_papers_rule_makes_every_locked_run_red() -> None:
-    """What this project is measured against: the same rows under p95 x 1.5."""
-    apart = calibrate.locked(summarised("locked"), shipped_proposal(), {})
-    assert apart.held_out.runs == apart.paper.runs == 144
-    assert apart.held_out.runs_with_false_alarms == 0
-    assert apart.paper.runs_with_false_alarms == 144
+    """What this project is measured against: the same rows under p95 x 1.5.
+
+    Two of the later runs are red by ours, see docs/figures.md.
+    """
+    for name, runs, red in (("locked", 144, 0), ("profiles-locked", 100, 2)):
+        apart = calibrate.locked(summarised(name), shipped_proposal(), {})
+        assert apart.held_out.runs == apart.paper.runs == runs
+        assert apart.held_out.runs_with_false_alarms == red
+        assert apart.paper.runs_with_false_alarms == runs
 
 
 def test_held_out_figures_are_not_in_sample() -> None:

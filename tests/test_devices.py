@@ -117,7 +117,7 @@ def test_what_other_devices_need_does_not_tighten_without_them() -> None:
     assert "a cpu" in after.evidence.devices
     assert cell.note == "approved for a cpu too, not fitted here: no tighter for all"
     assert cell.state == "tighten"  # sm_90's own alone
-    assert after.on["sm_90"].atol < both.on["sm_90"].atol
+    assert after.on["sm_90"].scaled_tol < both.on["sm_90"].scaled_tol
     again = calibrated(
         frame_of(rows_on("sm_90", SMALL / 4)), approved={("softmax", "float32"): after}
     )
