@@ -87,6 +87,25 @@ def test_an_autotuner_is_found_however_it_is_reached(ways: dict[str, Record], wa
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("store", "expected"),
+    [
+        ("tl.store(x_ptr + at, x + 1, mask=mask & (at == 0))", {"inputs_changed": 1}),
+        ("tl.store(x_ptr + n + at, x, mask=at == 0)", {"stray": 1}),
+    ],
+)
+def test_a_configuration_that_was_not_chosen_writes_to_an_input(
+    store: str, expected: dict[str, int], tmp_path: Path
+) -> None:
+    source = HALF.replace("n if PART == 0 else n // 2", "n") + WAYS["a_global"]
+    write_op(tmp_path, kernels={"tuned": source.replace(
+        "    tl.store(y", f"    if PART == 1:\n        {store}\n    tl.store(y"
+    )})  # fmt: skip
+    checks = of(run(tmp_path, gate=4), "tuned")[4].checks
+    none = {"unwritten": 0, "stray": 0, "inputs_changed": 0, "unrepeatable": 0}
+    assert checks == Checks(**none | expected, configs=0.0, configs_judged=20, broken=0)
+
+
 # --- several keys -------------------------------------------------------------------------------
 
 #: Rows 0 and 1 by one launch, the others by another, of other keys; the second configuration's

@@ -356,6 +356,42 @@ BROKEN: dict[str, tuple[dict[str, str | bytes | None], str]] = {
         )},
         "ROOT/double/op.toml:5: excluded_profiles: 'sparse' is among `profiles`, too",
     ),
+    "excludes a profile twice": (
+        {"toml": TOML.replace("[dims]", 'excluded_profiles = ["huge", "huge"]\n[dims]')},
+        "ROOT/double/op.toml:4: excluded_profiles: ['huge', 'huge']: list each once",
+    ),
+    "a pinned case of an excluded profile": (
+        {"toml": TOML.replace("[dims]", 'excluded_profiles = ["huge"]\n[dims]') + (
+            '[[pinned]]\ndtype = "float32"\ndims = { B = 1 }\nseed = 1\nwhy = "w"\n'
+            'profile = "huge"\n'
+        )},
+        "ROOT/double/op.toml:17: pinned: profile 'huge' is among `excluded_profiles`: drop it "
+        "there or this case",
+    ),
+    "found by a relation that is not declared": (
+        {"toml": TOML + 'found_by = "odd"\n'},
+        "ROOT/double/op.toml:16: buggy.thrice.found_by: 'odd' is not looked at: declare it under "
+        "[relations]",
+    ),
+    "found by batches of an op without": (
+        {"toml": TOML + 'found_by = "batch"\n'},
+        "ROOT/double/op.toml:16: buggy.thrice.found_by: 'batch' is not looked at: name a dim as "
+        "the op's `batch`, and no `batch = false` of the kernel or its control",
+    ),
+    "found by batches that its control does not keep": (
+        {"toml": TOML.replace("[dims]", 'batch = "B"\n[dims]') + (
+            'found_by = "batch"\n[kernels.twice]\nbatch = false\n'
+        )},
+        "ROOT/double/op.toml:17: buggy.thrice.found_by: 'batch' is not looked at: name a dim as "
+        "the op's `batch`, and no `batch = false` of the kernel or its control",
+    ),
+    "found by changes of inputs that may change": (
+        {"toml": TOML.replace("[dims]", 'mutates = ["x"]\n[dims]') + (
+            'found_by = "inputs_changed"\n'
+        )},
+        "ROOT/double/op.toml:17: buggy.thrice.found_by: 'inputs_changed' is not looked at: "
+        "`mutates` names every input",
+    ),
     "a kernel keeps no batch of an op without": (
         {"toml": TOML + "[kernels.twice]\nbatch = false\n"},
         "ROOT/double/op.toml:17: kernels.twice.batch: the op names no `batch` that it could keep",

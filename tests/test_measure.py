@@ -41,6 +41,7 @@ ZOO = {
         "import torch\n"
         "def run(x):\n    y = torch.empty_like(x)\n    y[:, 1:] = 2 * x[:, 1:]\n    return y\n"
     ),
+    "k_sparse": "def run(x):\n    return (x + x).to_sparse()\n",
     "l_no_run": "def walk(x):\n    return x + x\n",
     "m_exits_at_import": "raise SystemExit('not here')\n",
     "z_good": GOOD,
@@ -82,6 +83,7 @@ def test_every_kernel_has_a_record_of_every_case(zoo: list[Record]) -> None:
             "g_import",
             "at import: ModuleNotFoundError: No module named 'no_such_module_of_ours'",
         ),
+        ("k_sparse", "ValueError: run() returned a torch.sparse_coo tensor, a dense one expected"),
         ("l_no_run", "at import: TypeError: l_no_run.py has no function run()"),
         ("m_exits_at_import", "at import: SystemExit: not here"),
     ],

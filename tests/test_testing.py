@@ -323,6 +323,31 @@ def test_a_coherent_error_is_seen(cells: Path, kind: str) -> None:
 
 
 @KINDS
+def test_a_rounded_reference_tells_truncation_from_a_slight_lean(cells: Path, kind: str) -> None:
+    """Its bias is nearly that against the exact reference, though most errors are 0 or a gap."""
+    exact = np.random.default_rng(3).uniform(1, 2, 2**17)
+    nearest, gap = exact.astype(np.float32), np.float32(2.0**-23)
+    truncated = np.where(nearest > exact, nearest - gap, nearest)
+    leaning = (exact + 0.02 * gap).astype(np.float32)
+    cell = Tolerance(1e-2, 4.0, AllClose(1e-2, 2e-2), bias_tol=0.5, evidence=EVIDENCE)
+    tolerances.write(cells, {("double", "float32"): approve(cell)})
+    ref = as_kind(nearest, kind)
+    with pytest.raises(AssertionError, match=r"Bias: errors of \d+ elements point one way") as said:
+        testing.assert_close(as_kind(truncated, kind), ref, op="double")
+    assert "Mismatched" not in str(said.value)
+    testing.assert_close(as_kind(leaning, kind), ref, op="double")
+    for out in (truncated, leaning):
+        rounded, wide = (
+            judging.judge(
+                arrays.compare(as_kind(out, kind), as_kind(of, kind), None, None), cell, 2.0**-24
+            )
+            for of in (nearest, exact)
+        )
+        assert rounded.bias_count >= bounds.BIAS_MIN_COUNT
+        assert math.isclose(rounded.bias, wide.bias, abs_tol=0.02)
+
+
+@KINDS
 def test_matching_non_finite_values_pass(cells: Path, kind: str) -> None:
     """By position and kind, after rounding: 1e5 is an infinity of float16."""
     out = as_kind(np.array([np.nan, np.inf, -np.inf, np.inf, 1.0], np.float16), kind)

@@ -245,7 +245,9 @@ def _check_oracle(spec: OpToml, bad: Bad) -> None:
             raise bad((key,), f"{list(names)}: list at least one, and each once")
     for name, buggy in spec.buggy.items():
         if buggy.found_by is not None:
-            _check_among(buggy.found_by, CHECKS, ("buggy", name, "found_by"), "check", bad)
+            _check_found_by(name, buggy, spec, bad)
+    if len(set(spec.excluded_profiles)) != len(spec.excluded_profiles):
+        raise bad(("excluded_profiles",), f"{list(spec.excluded_profiles)}: list each once")
     for name in spec.excluded_profiles:
         _check_among(name, PROFILES, ("excluded_profiles",), "profile", bad)
         if name in spec.profiles:
@@ -288,6 +290,9 @@ def _check_oracle(spec: OpToml, bad: Bad) -> None:
         at = ("pinned",)
         _check_among(p.dtype, spec.dtypes, at, "dtype", bad)
         _check_among(p.profile, PROFILES, at, "profile", bad)
+        if p.profile in spec.excluded_profiles:
+            raise bad(at, f"profile {p.profile!r} is among `excluded_profiles`: drop it there or "
+                      "this case")  # fmt: skip
         _check_among(p.layout, LAYOUTS, at, "layout", bad)
         if set(p.dims) != set(spec.dims) or not all(1 <= n < 2**40 for n in p.dims.values()):
             raise bad(
@@ -297,6 +302,21 @@ def _check_oracle(spec: OpToml, bad: Bad) -> None:
             raise bad(at, f"layout {p.layout!r}: cases of profile large are contiguous")
         if not 0 <= p.seed < 2**63:
             raise bad(at, f"seed {p.seed}: 0 to 2^63 - 1 expected")
+
+
+def _check_found_by(name: str, buggy: Buggy, spec: OpToml, bad: Bad) -> None:
+    """The check that alone finds a known-wrong kernel is one that its op has."""
+    keys, check = ("buggy", name, "found_by"), str(buggy.found_by)
+    _check_among(check, CHECKS, keys, "check", bad)
+    if check in RELATIONS and check != "configs" and check not in spec.relations:
+        raise bad(keys, f"{check!r} is not looked at: declare it under [relations]")
+    tables = [spec.kernels[k] for k in (name, buggy.corrupts) if k in spec.kernels]
+    keeps = next((t.batch for t in tables if t.batch is not None), spec.batch is not None)
+    if check == "batch" and not keeps:
+        raise bad(keys, "'batch' is not looked at: name a dim as the op's `batch`, and no "
+                  "`batch = false` of the kernel or its control")  # fmt: skip
+    if check == "inputs_changed" and set(spec.inputs) <= set(spec.mutates):
+        raise bad(keys, "'inputs_changed' is not looked at: `mutates` names every input")
 
 
 def digest_of(spec: OpToml) -> str:

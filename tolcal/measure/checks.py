@@ -109,8 +109,8 @@ def run(
                     (relation.kind, relations.measure(context, relation, first, launch))
                 )
     if launched.made:
-        distance, stray = _configs(context, function, first, launched, interpreted)
-        counts[1] = counts[1] + stray
+        distance, stray, changed = _configs(context, function, first, launched, interpreted)
+        counts[1], counts[2] = counts[1] + stray, counts[2] + changed
         distances.append(("configs", distance))
     names = list(_COUNTS)
     if rows is not None:
@@ -171,17 +171,26 @@ def _watched(
         return [zero, zero, zero, _differing(second, first).sum()]
     out, watch, inputs = guarded
     missing = unwritten(out, first)
-    stray, changed = watch.stray(context.device), zero
-    for name, x in inputs.items():
-        own, around = x.changed()
-        stray = stray + around
-        if name not in context.op.mutates:
-            changed = changed + own
+    stray, changed = _elsewhere(context, watch, inputs)
     differing = _differing(out, first) & ~missing
     if again:
         with _named("a launch that repeats the first"):
             differing |= _differing(_plain(context, function, Launches(launched)), first)
     return [missing.sum(), stray, changed, differing.sum()]
+
+
+def _elsewhere(
+    context: Context, watch: Watch, inputs: dict[str, Input]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """[] int64 each: elements written to outside of tensors, and of inputs that must not change."""
+    stray = watch.stray(context.device)
+    changed = torch.zeros_like(stray)
+    for name, x in inputs.items():
+        own, around = x.changed()
+        stray = stray + around
+        if name not in context.op.mutates:
+            changed = changed + own
+    return stray, changed
 
 
 def _differing(out: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
@@ -235,11 +244,12 @@ def _resized(case: Case, dim: str, size: int) -> Case:
 
 def _configs(
     context: Context, function: Function, first: torch.Tensor, launched: Launches, interpreted: bool
-) -> tuple[Distance, torch.Tensor]:
-    """How far each configuration is from the plain output, and what they write elsewhere."""
+) -> tuple[Distance, torch.Tensor, torch.Tensor]:
+    """How far each configuration is from the plain output, and, as of `_elsewhere`, what else they
+    write to."""
     allowed = next((r for r in context.op.relations if r.kind == "configs"), _CONFIGS).units
     zero = torch.zeros((), dtype=torch.int64, device=context.device)
-    largest, beyond, judged, stray = zero.double(), zero, zero, zero
+    largest, beyond, judged, stray, changed = zero.double(), zero, zero, zero, zero
     left_out = torch.zeros_like(context.ref, dtype=torch.bool)
     if context.part is not None:
         left_out = context.part.mask
@@ -252,8 +262,9 @@ def _configs(
                 with _named(f"config {config}"):
                     out = _plain(context, function, launches)
             else:
-                out = guarded[0]
-                stray = stray + guarded[1].stray(context.device)
+                out, watch, inputs = guarded
+                outside, own = _elsewhere(context, watch, inputs)
+                stray, changed = stray + outside, changed + own
             if not any(launch.config == config for launch in launches.made.get(tuner, [])):
                 continue  # too large, excluded, pruned here, or not launched at all
             found = relations.distance(
@@ -266,7 +277,7 @@ def _configs(
             largest = torch.where(missing > 0, RELATION_MAX, largest)
             beyond = beyond + torch.maximum(found.beyond, missing)
             judged = torch.maximum(judged, found.judged)
-    return Distance(largest, beyond, judged), stray
+    return Distance(largest, beyond, judged), stray, changed
 
 
 def _float32_up(value: torch.Tensor) -> torch.Tensor:

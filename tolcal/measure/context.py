@@ -178,6 +178,8 @@ class Context:
         case = case or self.case
         if not isinstance(out, torch.Tensor):
             raise TypeError(f"run() returned {type(out).__name__}, a tensor expected")
+        if out.layout != torch.strided:
+            raise ValueError(f"run() returned a {out.layout} tensor, a dense one expected")
         expected = cases.shape_of(self.op.output, case)
         if tuple(out.shape) != expected:
             raise ValueError(

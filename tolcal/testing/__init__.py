@@ -65,8 +65,9 @@ def assert_close(
         reference: best, the op's reference function, in fp64; it is applied to ``inputs``
             widened to float64. Or its value as a float64 array: then sigma is unknown, and the
             cell's ``allclose`` pair is judged, less the rounding that it contains. A value that
-            is already in the kernel's dtype was itself rounded and gets one more half gap. What
-            lies between (float32 for a float16 kernel) counts as exact.
+            is already in the kernel's dtype was itself rounded and gets one more half gap; for
+            the bias each error's size is taken to be a quarter of a gap off. What lies between
+            (float32 for a float16 kernel) counts as exact.
         op: the op's name, as in ``tolerances.toml``.
         inputs: what the kernel was given: a mapping of the reference function's parameters, or a
             sequence in their order. Floating-point arrays are widened and perturbed, anything else

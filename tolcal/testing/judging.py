@@ -41,16 +41,13 @@ class Judgement(msgspec.Struct, frozen=True):
     bias: float
     bias_count: int
     bias_tol: float | None
+    bias_told: bool  # whether there is enough to judge it by
     used: float
 
     @property
     def bias_fails(self) -> bool:
         """Whether the coherent part of the error is over its bound."""
-        return (
-            self.bias_tol is not None
-            and _tells_bias(self.bias_count, self.worst)
-            and abs(self.bias) > self.bias_tol
-        )
+        return self.bias_tol is not None and self.bias_told and abs(self.bias) > self.bias_tol
 
     @property
     def passes(self) -> bool:
@@ -87,11 +84,6 @@ def bound_of(values: Values, dtype: DType, kind: Kind, roundoff: float) -> Bound
     return Bound(atol, slope * (1 + u), 2, roundoff)
 
 
-def _tells_bias(count: float, worst: Worst | None) -> bool:
-    """As `bounds.tells_bias`: without a residual every element is the nearest number."""
-    return count >= BIAS_MIN_COUNT and worst is not None
-
-
 def judge(compared: Compared, values: Values, roundoff: float) -> Judgement:
     """Every element against the bound, and the bias. Tensors stay where they are.
 
@@ -121,9 +113,11 @@ def judge(compared: Compared, values: Values, roundoff: float) -> Judgement:
     known = 0 < away < math.inf
     bias = toward / away if known else 0.0
     worst = pick(0, 0)
-    judged = values.bias_tol is not None and _tells_bias(bias_count, worst)
+    # As `bounds.tells_bias`: without a residual every element is the nearest number. What is not
+    # the rounded reference is none.
+    told = bias_count >= BIAS_MIN_COUNT and (worst is not None or compared.kind == "rounded")
     used = max((part[5] for _, part in parts), default=0.0)
-    if judged and values.bias_tol is not None:
+    if told and values.bias_tol is not None:
         share = abs(bias) / values.bias_tol if values.bias_tol else math.inf * (bias != 0)
         used = max(used, share)
     return Judgement(
@@ -136,6 +130,7 @@ def judge(compared: Compared, values: Values, roundoff: float) -> Judgement:
         bias=bias,
         bias_count=int(bias_count),
         bias_tol=values.bias_tol,
+        bias_told=told,
         used=used,
     )
 
@@ -154,9 +149,9 @@ def _part(
 ) -> tuple[int, list[float]]:
     """One chunk's figures as plain numbers: the only thing that leaves the device.
 
-    exceeding, mismatches, sum of errors away from zero, sum of |errors|, number of errors, share
-    of the limit used; then, for the worst by residual, by scaled error and by mismatch: index,
-    out, ref, residual, allowed, scaled error.
+    exceeding, mismatches, sum of errors away from zero, sum of |errors| (of those from the exact
+    reference), number of errors, share of the limit used; then, for the worst by residual, by
+    scaled error and by mismatch: index, out, ref, residual, allowed, scaled error.
     """
     import sys
 
@@ -184,7 +179,10 @@ def _part(
         used = xp.where(residual > 0, residual / allowed, zero)
         counts = (error != 0) & (ref != 0)
         toward = xp.where(counts, xp.sign(ref) * error, zero)
-        away = xp.where(counts, xp.abs(error), zero)
+        # A rounded reference hides a quarter of a gap of each error, on average: it makes errors
+        # beyond half a gap larger by that, and all others 0. Their signed sum it leaves as it was.
+        hidden = (bound.gaps - 1) * spacing / 4
+        away = xp.where(finite & (ref != 0), xp.abs(xp.abs(error) - hidden), zero)
         figures = [over.sum(), mismatch.sum(), toward.sum(), away.sum(), counts.sum(), used.max()]
         shown = xp.where(mismatch, zero, residual)
         for leader in (shown, xp.where(mismatch, zero, scaled), mismatch * 1.0):
