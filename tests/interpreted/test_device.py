@@ -64,7 +64,11 @@ def test_inputs_of_every_kind_are_those_of_the_torch_form(profile: str, layout: 
 def test_sensitivity_is_that_of_the_torch_form(
     name: str, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Up to the order of its sum, whether the sign vectors are taken together or in turns."""
+    """Up to the order of its sum, whether the sign vectors are taken together or in turns.
+
+    A library's products may differ in their last bit by how many are asked for at once: that is up
+    to 2^-53 of outputs whose differences are about 2^-24 of them.
+    """
     monkeypatch.setattr(device, "SWAYED_ELEMENTS", limit)
     op = OPS[name]
     reference = load(op.reference_path, "reference")
@@ -72,9 +76,11 @@ def test_sensitivity_is_that_of_the_torch_form(
         _, wide, _ = device.draw(op, case, CPU)
         ref = reference(**wide)
         expected = stats.sensitivity(reference, wide, ref, cases.sign_words(op, case, CPU))
+        products = name in ("attention", "matmul")
         torch.testing.assert_close(
-            device.sensitivity(reference, wide, ref), expected, rtol=1e-13, atol=0
-        )
+            device.sensitivity(reference, wide, ref), expected,
+            rtol=2.0**-26 if products else 1e-13, atol=0,
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize(
