@@ -16,7 +16,7 @@ from test_calibrate import control_rows, frame_of
 from tests_support import DATA, ROOT, make_record, make_run, make_stats
 
 from tolcal import bounds, calibrate, compare, history, hook, tolerances
-from tolcal.calibrate import devices
+from tolcal.calibrate import devices, fit
 from tolcal.calibrate.margins import Fitted
 from tolcal.cli import main
 from tolcal.github import binding, stricter
@@ -493,3 +493,17 @@ def test_the_page_shows_what_transfers() -> None:
         page.write_text(f"{before}{begin}{shown}\n{end}{after}")
         return
     assert found.strip() == shown, "TOLCAL_UPDATE_GOLDEN=1 renews it"
+
+
+def test_a_plain_pair_that_allows_anything_is_the_bound_at_usual_scales() -> None:
+    """Sums that cancel at 1e30 leave no atol for those of 10; others keep that of their rows."""
+    element = devices.Element("float32", 2.0**-24, scale=10.0, ref=1.0)
+    slope = 2.0 * 2.0**-24 * 10.0
+    for atol, kept in ((60 * slope, True), (70 * slope, False), (1e30, False)):
+        own = Values(0.0, 2.0, AllClose(atol, 1e-6), None)
+        whole = Tolerance(0.0, 2.0, AllClose(atol, 1e-6), None, on={"cpu": own})
+        got = devices.with_plain(whole, element)
+        assert got.numbers.keys() == whole.numbers.keys()
+        expected = own.allclose if kept else fit.allclose(8 * slope, 2.0, 2.0**-24, "float32")
+        assert got.allclose == got.on["cpu"].allclose == expected
+        assert (got.atol, got.scaled_tol, got.bias_tol) == (0.0, 2.0, None)

@@ -15,8 +15,6 @@ def locked(folder: Path) -> Iterator[None]:
 
     Waits for others. Without effect where the file system has no locks.
     """
-    import fcntl
-
     descriptor = None
     with contextlib.suppress(ImportError, OSError):
         import fcntl  # not on Windows
