@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from tests_support import DATA, make_record, make_run, make_stats, single
 
 from tolcal import bounds, history
-from tolcal.history import columns, lines, loading, reduce, summaries, summary
-from tolcal.model import Record, TolcalError
+from tolcal.calibrate.rows import judged_rows
+from tolcal.history import columns, frames, lines, loading, reduce, summaries, summary
+from tolcal.model import AllClose, Record, TolcalError, Tolerance
 
 KERNELS = (("softmax_triton", "control"), ("softmax_triton_buggy", "buggy"))
 
@@ -60,6 +61,8 @@ def stats(draw: st.DrawFn) -> Any:
     """Envelopes of several elements: maxima of lines, which may bend anywhere."""
     elements = draw(st.lists(st.tuples(st.floats(0, 4), st.floats(1 / 64, 64)), min_size=1,
                              max_size=3))  # fmt: skip
+    if draw(st.booleans()):  # all are the nearest numbers
+        elements = [(0.0, scale) for _, scale in elements]
     u = 2.0**-24
     pairs = [(single(r * 2.0**-20), single(s)) for r, s in elements]
     envelope = tuple(
@@ -195,7 +198,46 @@ def test_a_line_dominates_its_records(tables: list[pa.Table], bits: int) -> None
                 assert bounds.at(mine, mine_z, c)[0] >= each.max() * (1 - 1e-12)
         counted = theirs[theirs["bias_count"] >= bounds.BIAS_MIN_COUNT]
         assert one["bias"] >= counted["bias"].abs().max() or counted.empty
+        judged = counted[~(counted[names[0]] <= 0)]
+        most = float(judged["bias"].abs().max()) if len(judged) else 0.0
+        assert most <= one["bias_told"] <= most * (1 + 2.0 ** (1 - bits))
         assert one["mismatch"] == theirs["nonfinite_mismatch"].sum()
+
+
+@settings(max_examples=60, deadline=None)
+@given(runs(most=1), st.floats(0.01, 0.99))
+def test_a_line_is_over_a_bias_just_where_a_record_is(tables: list[pa.Table], tol: float) -> None:
+    """A run's largest may be of a record without a residual, which is not judged by it."""
+    frame = history.to_frame(tables[0])
+    made = frames.frame_of(
+        loading.Loaded(columns.empty(), lines.merge(summary.of_table(tables[0])))
+    )
+    limit = Tolerance(1e30, 0.0, AllClose(1e30, 0.0), bias_tol=tol)
+
+    def over(rows: pd.DataFrame) -> set[tuple[str, ...]]:
+        judged = rows[(rows["status"] == "ok") & (rows["role"] == "control")]
+        by = [judged[name].astype(str) for name in ("run_id", "kernel", "dtype", "case_set")]
+        failed = bounds.exceeds(judged_rows(judged), limit)
+        return set(zip(*(values[failed] for values in by), strict=True))
+
+    assert over(made) == over(frame)
+
+
+def test_the_first_form_is_read(tmp_path: Path) -> None:
+    """Its largest bias counts as judged where the run has a residual; a newer line is preferred."""
+    table = lines.merge(summary.of_table(real()))
+    old = table.drop_columns(["bias_told"])
+    read = summaries.read(told(tmp_path / "old.parquet", old, 1))
+    bias, told_bias, first = (
+        read[name].to_numpy() for name in ("bias", "bias_told", columns.TUPLES["envelope"][0])
+    )
+    assert np.array_equal(told_bias, np.where(first <= 0, 0, bias))
+    assert read.drop_columns(["bias_told"]).equals(old)
+    assert (told_bias > table["bias_told"].to_numpy()).any()
+    for both in ((table, read), (read, table)):
+        assert lines.merge(*both).equals(table)
+    with pytest.raises(TolcalError, match=r"not the columns of a summary \(bias_told\)"):
+        summaries.read(told(tmp_path / "new.parquet", old))
 
 
 def test_the_points_of_a_line_are_its_records_order_statistics() -> None:
@@ -317,6 +359,8 @@ def test_a_summary_survives_its_file(tmp_path: Path) -> None:
         ("scaled_max", -1.0, "scaled_max < 0"),
         ("bias", 1.5, "a bias above 1"),
         ("bias", None, "no bias, though it ran"),
+        ("bias_told", 0.99, "bias_told above bias"),
+        ("bias_told", None, "no bias_told, though it ran"),
         ("typical_3", float("inf"), "typical_3 that is no number"),
         ("typical_0", None, "typical_0 that is no number"),
         ("typical_abs_7", 0.0, "typical_abs_7 out of order"),

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 
 import msgspec
 import pytest
+from measure_support import of, run, write_op
+from test_autotuned import BESIDE, HALF, KEYS, WAYS
 from tests_support import CORPUS
 
 from tolcal import corpus, measure
@@ -114,3 +117,47 @@ def test_a_guarded_tensor_has_storage_of_its_own_size() -> None:
     x.untyped_storage().fill_(0)
     torch.as_strided(x, (20,), (1,), 0).add_(1)
     assert (int(place.stray()), float(x.sum())) == (0, 20.0)
+
+
+def test_large_cases() -> None:
+    """Beyond 2^31 elements, where memory allows: controls pass by kind, and write all of it."""
+    ops = tuple(op for op in corpus.load(CORPUS) if "large" in op.sizes)
+    assert ops
+    request = measure.Request(
+        ops=ops, dtypes=("float16",), device="cuda", gate=1, explore=0, workers=1,
+        profiles=("large",), timeout=300.0,
+    )  # fmt: skip
+    found = [v for v in measure.measure(request, CORPUS) if isinstance(v, Record)]
+    skipped = [r.reason for r in found if r.status == "skipped"]
+    if skipped:
+        pytest.skip(skipped[0])
+    for record in found:
+        if record.role == "control":
+            assert record.status == "ok", record.reason
+            assert record.stats is not None
+            assert record.stats.nonfinite_mismatch == 0
+
+
+def test_an_autotuner_is_found_however_it_is_reached(tmp_path: Path) -> None:
+    """Whichever configuration its clock chooses, that one of them writes half shows.
+
+    Where it chooses that one, its trials have written the other half of the first output, and of no
+    later one: not the same bits, either.
+    """
+    kernels = {name: HALF + code for name, code in WAYS.items()} | {"_beside": BESIDE}
+    write_op(tmp_path, kernels=kernels)
+    records = run(tmp_path, gate=4, device="cuda")
+    for name in WAYS:
+        record = of(records, name)[4]
+        assert (record.status, record.reason) == ("ok", "")
+        assert record.checks is not None
+        assert record.checks.broken, name
+
+
+def test_each_key_keeps_its_choice(tmp_path: Path) -> None:
+    """Two launches of other keys, whose clocks may choose otherwise, repeat themselves."""
+    write_op(tmp_path, kernels={"double_good": KEYS.replace("BROKEN", "")})
+    for record in run(tmp_path, gate=4, device="cuda"):
+        assert (record.status, record.reason) == ("ok", "")
+        assert record.checks is not None
+        assert record.checks.failed == ()

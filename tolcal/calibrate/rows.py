@@ -148,11 +148,15 @@ def judged_rows(rows: pd.DataFrame, device: Any = None) -> bounds.Rows:
 
     ``device``: the rows' device classes, if they have been looked up already.
     """
+    bias = rows["bias"].fillna(0.0).to_numpy(np.float64)
+    line = summarised.kinds(rows) == LINE
+    if line.any():  # of a record that is judged by it, which the line's envelope may not be of
+        bias = np.where(line, rows["bias_told"].fillna(0.0).to_numpy(np.float64), bias)
     return bounds.Rows(
         device=texts(rows["device_class"]) if device is None else device,
         envelope=rows[list(TUPLES["envelope"])].to_numpy(np.float64),
         z=rows["scaled_max"].to_numpy(np.float64),
-        bias=rows["bias"].fillna(0.0).to_numpy(np.float64),
+        bias=bias,
         bias_count=rows["bias_count"].fillna(0).to_numpy(np.int64),
         mismatch=rows["nonfinite_mismatch"].fillna(0).to_numpy(np.int64),
     )

@@ -2,7 +2,8 @@
 
 Such a frame has columns beside those of records: ``line_kind`` (a record, a line that stands for
 many, or a record of the sample of a buggy kernel, which stands for the lines' others), how many
-records a row ``stands_for``, and the points of a line. A frame without them is of records alone.
+records a row ``stands_for``, the points of a line, and its ``bias_told``. A frame without them is
+of records alone.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tolcal.history import columns, lines, tables
 from tolcal.history.loading import Loaded
 
 RECORD, LINE, SAMPLED = range(3)
-_POINTS = lines.POINTS
+_POINTS = (*lines.POINTS, "bias_told")
 _COUNTS = ("stands_for", "detectable", "typical_count", "typical_abs_count")
 
 

@@ -28,8 +28,8 @@ import pyarrow.compute as pc
 from tolcal.history.columns import TUPLES
 from tolcal.history.grouping import codes_of, first_of_each
 
-#: Of this form; a file of another is refused.
-VERSION = 1
+#: Of this form; one of the first, which had no `bias_told`, is read too.
+VERSION = 2
 #: Sampled records a buggy kernel and dtype, over the whole summary.
 SAMPLE = 1000
 #: A cutoff that leaves nothing out.
@@ -64,9 +64,11 @@ MIDDLES = tuple(f"middle_{i}" for i in range(MIDDLE))
 MIDDLES_ABS = tuple(f"middle_abs_{i}" for i in range(MIDDLE))
 TOPS = tuple(f"top_{i}" for i in range(TOP))
 RESTS = tuple(f"rest_{i}" for i in range(REST))
-#: Upper bounds on what records say: never rounded down.
+#: Upper bounds on what records say: never rounded down. ``bias`` is of the records with enough
+#: elements, ``bias_told`` of those among them that are judged by it (``bounds.tells_bias``).
 BOUNDS = (
     *TUPLES["envelope"], *TUPLES["envelope_abs"], "scaled_max", "scaled_max_abs", "bias",
+    "bias_told",
 )  # fmt: skip
 #: Numbers that stand for typical records.
 POINTS = (*TYPICALS, *TYPICALS_ABS, *MIDDLES, *MIDDLES_ABS, *TOPS, *RESTS)
@@ -105,7 +107,8 @@ def empty() -> pa.Table:
 def merge(*summaries: pa.Table, sample: int = SAMPLE) -> pa.Table:
     """Lines of all, each once, in the order of their keys; the sample is cut to ``sample``.
 
-    Where a key comes with several precisions the finest is kept. Parts that may hold the same
+    Where a key comes with several precisions the finest is kept, and of equal ones that with the
+    least ``bias_told``. Parts that may hold the same
     records are not added up: see ``overlapping``.
     """
     return merged(*summaries, sample=sample)[0]
@@ -117,12 +120,12 @@ def merged(*summaries: pa.Table, sample: int = SAMPLE) -> tuple[pa.Table, dict[s
     if not table.num_rows:
         return canonical(table), {}
     table = sampled(table, ALL)  # most of a sample that goes, goes before anything is compared
-    bits = _numbers(table, "bits")
-    if (bits != bits[0]).any():
-        table = table.take(pa.array(np.argsort(-bits, kind="stable"))).combine_chunks()
     codes, count = codes_of(table, KEY)
     if count < table.num_rows:
-        table = table.take(pa.array(first_of_each(codes))).combine_chunks()
+        # Of the first form a line may say more of its bias than it knows.
+        told = table["bias_told"].to_numpy(zero_copy_only=False)
+        order = np.lexsort((told, -_numbers(table, "bits")))
+        table = table.take(pa.array(order[first_of_each(codes[order])])).combine_chunks()
     table = _current(table).combine_chunks()
     twice = overlapping(table)
     passed = runs_of(table.filter(pa.array(twice))) if twice.any() else {}

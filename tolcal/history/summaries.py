@@ -81,7 +81,7 @@ def parse(name: Path | str, data: bytes) -> tuple[pa.Table, Note]:
                 f"{name}: over the limit of {MAX_LINES} lines: it says {file.metadata.num_rows}"
             )
         table = file.read(use_threads=False).replace_schema_metadata(None)
-        return conform(table, name), note
+        return conform(table if note.version > 1 else _first_form(table), name), note
     except MemoryError:
         raise TolcalError(
             f"{name}: its {file.metadata.num_rows} lines take more memory than there is; summarise "
@@ -99,12 +99,27 @@ def _note(name: Path | str, metadata: Mapping[bytes, bytes] | None) -> Note:
         note = msgspec.json.decode(raw, type=Note)
     except (msgspec.DecodeError, RecursionError) as error:
         raise TolcalError(f"{name}: its note is not ours: {error}; summarise again") from None
-    if note.version != lines.VERSION:
+    if not 1 <= note.version <= lines.VERSION:
         raise TolcalError(
-            f"{name}: a summary of version {note.version}; this tolcal reads {lines.VERSION}: "
+            f"{name}: a summary of version {note.version}; this tolcal reads 1 to {lines.VERSION}: "
             "summarise the history again"
         )
     return note
+
+
+def _first_form(table: pa.Table) -> pa.Table:
+    """With the ``bias_told`` that lines of version 1 lack: at most it is the largest of all.
+
+    Of which record that is they don't say; where no record has a residual, none is judged.
+    """
+    place = lines.SCHEMA.get_field_index("bias_told")
+    needed = ("bias", TUPLES["envelope"][0])
+    if len(table.column_names) < place or not {*needed} <= {*table.column_names}:
+        return table  # `conform` says what it lacks
+    bias, residual = (table[name].cast(pa.float32()) for name in needed)
+    none = pc.fill_null(pc.less_equal(residual, 0), False)
+    told = pc.if_else(none, pa.scalar(0, pa.float32()), bias)
+    return table.add_column(place, lines.SCHEMA.field(place), told)
 
 
 def conform(table: pa.Table, name: Path | str) -> pa.Table:
@@ -182,9 +197,11 @@ def unsound(table: pa.Table) -> list[str]:
     for name in (TUPLES["envelope"][0], TUPLES["envelope_abs"][0]):
         checks[f"{name} = inf in a finite envelope"] = finite & np.isinf(column(name))
     checks["a bias above 1"] = column("bias") > 1
-    checks["no bias, though it ran"] = lines.equals(table, "status", "ok") & np.isnan(
-        column("bias")
-    )
+    checks["bias_told above bias"] = column("bias_told") > column("bias")
+    for name in ("bias", "bias_told"):
+        checks[f"no {name}, though it ran"] = lines.equals(table, "status", "ok") & np.isnan(
+            column(name)
+        )
     checks |= _unordered(column, control & ~row, rows)
     checks["another sample than its rows"] = _uneven(table, rows, column)
     return problems + [f"a line with {what}" for what, bad in checks.items() if bad.any()]

@@ -125,6 +125,7 @@ class _Reduction:
             "mismatch": self._sum(self._of("nonfinite_mismatch", np.int64)),
             "bias_count": self._max(counts),
             "bias": _where(ran, self._max(bias)),
+            "bias_told": _where(ran, self._max(self._told(bias))),
         }
         for name in (*_ENVELOPE, "scaled_max"):
             found[name] = _where(ran, self._max(self._of(name)))
@@ -161,6 +162,10 @@ class _Reduction:
         counts = np.minimum(self._of("bias_count", np.int64), BIAS_MIN_COUNT)
         bias = np.abs(np.nan_to_num(self._of("bias")))
         return np.where(counts == BIAS_MIN_COUNT, bias, np.float32(0)), counts
+
+    def _told(self, bias: Floats) -> Floats:
+        """``bias`` of the records that have a residual; 0 of others, which none judges by it."""
+        return np.where(self._of(_ENVELOPE[0]) <= 0, np.float32(0), bias)
 
     def _grouped(self, groups: Any, of: Callable[[Ints], Floats]) -> Iterable[tuple[Any, Floats]]:
         """(groups of one size, their values sorted along the rows), for each size there is.
@@ -247,6 +252,7 @@ class _Reduction:
             "mismatch": self._of("nonfinite_mismatch", np.int64)[kept],
             "bias_count": counts[kept],
             "bias": bias[kept],
+            "bias_told": self._told(bias)[kept],
             lines.TOPS[0]: self._of("max_abs")[kept],
         }
         for name in (*_ENVELOPE, "scaled_max"):
