@@ -214,7 +214,7 @@ def test_uncommitted_changes_are_no_newest_source() -> None:
     assert aged(proposal) == [
         "800 rows of older sources left the fit, which rests on the newest alone: softmax_triton "
         "float32 on sm_90 (newest: 00000000000000c0 of 2025-12-08; 00000000000000d0 is of "
-        "uncommitted changes alone)"
+        "uncommitted changes alone: commit, measure again)"
     ]
     both = changed_run(committed, dirty=True, origin="local") + tried
     assert calibrated(both)[0].allowed_proposed == calibrated(tried)[0].allowed_proposed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -253,6 +254,19 @@ def test_repeat_gives_distinct_runs(tmp_path: Path) -> None:
     assert len({r.case.id for r in records if r.case_set == "explore"}) == 6
     assert len({r.case.id for r in records if r.case_set == "gate"}) == 1
     assert progress == [(n, 9, "double", n, 9) for n in range(1, 10)]
+
+
+def test_progress_is_of_records_and_not_of_units(tmp_path: Path) -> None:
+    """Each counts when it is measured, though an op and dtype is believed, and written, as one."""
+    write_op(tmp_path, dtypes=("float32", "float16"))
+    steps: list[measure.Step] = []
+    asked = request(corpus.load(tmp_path), gate=0, explore=5, workers=1)
+    with contextlib.closing(measure.measure(asked, tmp_path, steps.append)) as values:
+        next(values)  # the run, when its first unit is complete
+        assert [step.done for step in steps[:5]] == [1, 2, 3, 4, 5]
+        assert {(step.total, step.op_total) for step in steps} == {(10, 10)}
+        list(values)
+    assert [step.done for step in steps] == list(range(1, 11))
 
 
 def test_seeds_of_repeated_runs_follow_from_the_seed() -> None:

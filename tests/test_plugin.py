@@ -93,6 +93,35 @@ def test_an_option_that_can_not_be_met(suite: Path, options: list[str], says: st
     assert [p for p in sorted(suite.iterdir()) if p.name != "__pycache__"] == before
 
 
+MISTAKES = """
+import numpy as np
+import pytest
+from tolcal.testing import assert_close
+
+X = np.ones(8)
+
+@pytest.mark.parametrize(("out", "reference", "more"), [
+    (X, lambda x: x, {"op": "triple", "inputs": [X]}),
+    (X, lambda x: x, {"op": "double"}),
+    (X, lambda x: x[:4], {"op": "double", "inputs": [X]}),
+    (X, lambda x: x, {"op": "double", "inputs": [X], "dtype": "int7"}),
+    (X, "text", {"op": "double"}),
+    (X, lambda x: x, {"op": "double", "inputs": [X], "compute_dtype": "int7"}),
+])
+def test_mistake(out, reference, more):
+    assert_close(out, reference, **more)
+"""
+
+
+def test_a_mistake_is_shown_where_it_was_made(suite: Path) -> None:
+    """The line of the test and the message: none of ours, which are no news."""
+    (suite / "test_suite.py").write_text(MISTAKES)
+    done = session(suite)
+    assert "6 failed" in done.stdout
+    places = re.findall(r"^(\S+\.py):\d+: ", done.stdout, re.MULTILINE)
+    assert places == ["test_suite.py"] * 6
+
+
 def test_a_path_is_taken_from_the_start(suite: Path) -> None:
     """A second session on it is refused while the first one runs, and the first one's records hold.
 

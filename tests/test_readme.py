@@ -121,7 +121,7 @@ def test_gpu_commands_are_commands() -> None:
     """What needs a GPU at least parses; a benchmark is a script that exists and compiles."""
     listed = [line for page in PAGES for block in blocks(page, "sh gpu")
               for line in block.splitlines()]  # fmt: skip
-    assert len(listed) == 21
+    assert len(listed) == 24
     for command in listed:
         program, *arguments = shlex.split(command)
         if program == "python":

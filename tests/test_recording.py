@@ -169,6 +169,30 @@ def test_a_signal_ends_the_run_in_order(
     assert plain(list(jsonlines.read(here / "r.jsonl.gz"))) == plain(uninterrupted(here))
 
 
+def test_a_signal_within_the_first_unit_says_that_nothing_is_kept(here: Path) -> None:
+    """Cases of an op and dtype are believed together, so a part of them is no record."""
+    waits = (
+        "import pathlib, time\ndef run(x):\n    if x.shape[0] == 4:\n"
+        f"        pathlib.Path({str(here / 'waits')!r}).touch()\n"
+        "        while True:\n            time.sleep(0.01)\n    return x + x\n"
+    )
+    write_op(here / "c", kernels={"a_waits": waits})
+    with subprocess.Popen(
+        [sys.executable, "-m", "tolcal", *command("r.jsonl.gz")], text=True, stderr=subprocess.PIPE
+    ) as process:
+        until = time.monotonic() + 120
+        while not (here / "waits").exists() and time.monotonic() < until:
+            assert process.poll() is None
+            os.sched_yield()
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert err.splitlines()[-2:] == [
+        "tolcal: terminated", "stopped early: no op and dtype was complete, so no record is kept",
+    ]  # fmt: skip
+    assert [p.name for p in here.glob("r.jsonl.gz*")] == []
+
+
 def test_two_runs_into_one_file(here: Path, midway: tuple[subprocess.Popen[str], Path]) -> None:
     """The second is one line, whatever it asks for; the first goes on to its end."""
     process, flag = midway

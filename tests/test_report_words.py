@@ -66,6 +66,27 @@ def test_why_nothing_was_judged_is_not_folded() -> None:
     assert "### tolcal: nothing was judged: every record was skipped (6).\n" in rendered
 
 
+def test_what_blocks_without_a_tolerance_says_something_of_the_change() -> None:
+    """A check or a crash judges by itself: that the tolerances are missing is another matter."""
+    crash = make_finding(
+        "crashed", observed=None, allowed=None, over=None, changed=True, blocks=True
+    )
+    verdict = make_verdict(
+        crash, UNJUDGED, judged=0, statuses={"ok": 6, "crashed": 1, "skipped": 6},
+        skipped_reasons={"bfloat16 has no interpreter": 6},
+    )  # fmt: skip
+    made = Document(make_proposal(), verdict)
+    rendered = markdown.comment(made)
+    assert "says nothing about the change" not in rendered
+    assert (
+        "\nNothing was held against a tolerance: what ran has no approved tolerance. "
+        "**Next step**: measure more (`tolcal run --repeat 18 "
+    ) in rendered
+    assert "6 records skipped:\n- 6: `bfloat16 has no interpreter`\n" in rendered
+    first = FORMATS["annotations"](made).splitlines()[0]
+    assert first.startswith("::warning title=tolcal::nothing was held against a tolerance: ")
+
+
 def test_the_first_pull_request_has_a_next_step() -> None:
     """Nothing approved and no history yet: which workflow to run, and how much is there."""
     first = Document(make_proposal(), NOTHING["uncalibrated"], pull=OnPull(41, 1))
@@ -76,11 +97,12 @@ def test_the_first_pull_request_has_a_next_step() -> None:
     )
     assert step in markdown.comment(first).split("<details>")[0]
     lacking = [
-        make_cell(f"op{need}", state="uncalibrated", tolerance=None, needs_rows=need)
+        make_cell(f"op{need}", state="uncalibrated", tolerance=None, needs_rows=need,
+                  needs_runs=need // 30)
         for need in (620, 700)
-    ]
+    ]  # fmt: skip
     some = Document(make_proposal(*lacking), NOTHING["uncalibrated"])
-    assert "measure more (`tolcal run --repeat 18 --history DIR`)" in markdown.comment(some)
+    assert "measure more (`tolcal run --repeat 23 --history DIR`)" in markdown.comment(some)
     assert "(now 20 to 100)" in markdown.comment(some)
     ready = Document(make_proposal(make_cell(state="new")), NOTHING["uncalibrated"])
     assert "Next step" not in markdown.comment(ready)

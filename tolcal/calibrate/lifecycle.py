@@ -153,7 +153,11 @@ def _names(aged: list[Aged]) -> str:
     shown = [
         f"{a.kernel} {a.dtype} on {a.device_class} (newest: {a.source}"
         + (f" of {a.date}" if a.date else "")
-        + (f"; {a.dirty} is of uncommitted changes alone)" if a.dirty else ")")
+        + (
+            f"; {a.dirty} is of uncommitted changes alone: commit, measure again)"
+            if a.dirty
+            else ")"
+        )
         for a in aged[:3]
     ]
     more = len(aged) - len(shown)

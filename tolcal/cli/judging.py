@@ -107,6 +107,9 @@ def calibrate(args: argparse.Namespace) -> int:
         out.parent.mkdir(parents=True, exist_ok=True)
         files.replace(out, to_json(document))
     print(terminal.render(document), end="")
+    if out:
+        ready = text.approvable(proposal) and text.to_approve(proposal)
+        print(f"written: {out}{f'; next: tolcal approve {out}' if ready else ''}", file=sys.stderr)
     if swept:
         print(f"sensitivity: {swept[1]}, every setting: {swept[0]}")
     return 0

@@ -22,6 +22,7 @@ from tolcal.model import (
     Checks,
     ErrorStats,
     Op,
+    Outside,
     Record,
     Run,
     TolcalError,
@@ -145,9 +146,7 @@ def run(args: argparse.Namespace) -> int:
              f"{record.reason}; tolcal minimize {record.id}{there}")  # fmt: skip
     if len(failed) > 5:
         say(f"... and {len(failed) - 5} more")
-    for op, kind in _never_judged(records):
-        say(f"{op}: relation `{kind}` was judged on no element: the fp64 reference does not keep "
-            "it; drop it, or mend its `inputs` or `dims`")  # fmt: skip
+    _say_never_judged(records)
     return 1 if failed else 0
 
 
@@ -167,7 +166,7 @@ def _failed_counts(record: Record) -> list[str]:
             for one in found]  # fmt: skip
 
 
-def _never_judged(records: list[Record]) -> list[tuple[str, str]]:
+def _say_never_judged(records: list[Record]) -> None:
     """Ops and relations that no case of a control was judged by, though some were checked."""
     judged: dict[tuple[str, str], int] = {}
     for record in records:
@@ -176,7 +175,10 @@ def _never_judged(records: list[Record]) -> list[tuple[str, str]]:
             if count is not None:
                 key = (record.case.op, kind)
                 judged[key] = judged.get(key, 0) + count
-    return [key for key, count in judged.items() if not count]
+    for (op, kind), count in judged.items():
+        if not count:
+            say(f"{op}: relation `{kind}` was judged on no element: the fp64 reference does not "
+                "keep it; drop it, or mend its `inputs` or `dims`")  # fmt: skip
 
 
 def ci(args: argparse.Namespace) -> int:
@@ -249,8 +251,9 @@ def ci(args: argparse.Namespace) -> int:
     say(f"written: {', '.join(map(str, written))}")
     if there := finding.named_unless_usual(out / "records.jsonl.gz"):
         say(f"commands on these ids (replay, minimize, pin) need{there}")
+    _say_never_judged(records)
     if why := text.not_judged(verdict):
-        say(f"nothing was judged: {why}")
+        say(f"{text.unjudged(verdict)}: {why}")
     return 1 if verdict.blocks or not verdict.ran else 0
 
 
@@ -306,12 +309,12 @@ def _replay(
         _show_judged(value, found.limit, there)
         device = value.run.environment.device_class
         failed = failure.of(value, failure.holding(found.limit, found.op, device))
-        unknown = found.limit is None and failed is None
-        now = "no tolerance says whether it fails now" if unknown else (
+        passes = None if found.limit is None and failed is None else failed is None
+        now = "no tolerance says whether it fails now" if passes is None else (
             f"it fails now: {failed.text}" if failed else "it passes now"
         )  # fmt: skip
         recorded = [r for r in found.records if r.kernel == value.kernel]
-        same &= _compare_recorded(value, recorded, now)
+        same &= _compare_recorded(value, recorded, now, passes is True)
         if scripts is not None:
             scripts.append(_script(found, value))
     return 0 if same else 1
@@ -332,7 +335,7 @@ def _show_judged(new: Record, tolerance: Tolerance | float | None, there: str) -
     from tolcal import bounds, compare
 
     reason = f": {one_line(new.reason, 400)}" if new.reason else ""
-    print(f"\n{new.id} ({new.role}): {new.status}{reason}")
+    print(f"\n{new.id} ({new.role}): {'ran' if new.status == 'ok' else new.status}{reason}")
     if new.stats is None:
         return
     print(f"  largest residual {new.stats.residual_max:.6g}, max_abs {new.stats.max_abs:.6g}, "
@@ -389,10 +392,11 @@ def _show_parts(new: Record) -> None:
         print(f"  not judged, for want of an element that could be: {nowhere}")
 
 
-def _compare_recorded(new: Record, recorded: list[Record], now: str) -> bool:
+def _compare_recorded(new: Record, recorded: list[Record], now: str, passes: bool) -> bool:
     """Prints how new differs from recorded; False if it does where it must not.
 
-    ``now`` says whether new passes, which counts where the source has changed since.
+    Where the source has changed since, other numbers are what was meant, and what counts is
+    whether new passes, which ``now`` says in words.
     """
     here = [r for r in recorded if r.run.environment.key == new.run.environment.key]
     if not recorded:
@@ -411,23 +415,37 @@ def _compare_recorded(new: Record, recorded: list[Record], now: str) -> bool:
             changed = True
     if changed:
         print(f"  so the record is of what was there before; {now}")
-    differing = [
-        field
-        for field in ErrorStats.__struct_fields__
-        if field != "num_exceeding" and _field(old, field) != _field(new, field)
-    ]
-    if old.outside is not None and old.outside != new.outside:
-        differing.append("outside")
-    if old.checks is not None and old.checks != _as_old(new.checks, old.checks):
-        differing.append("checks")  # a replay checks what a run need not have checked
     if old.status != new.status:
         print(f"  recorded status: {old.status} {one_line(old.reason, 400)}")
+    differing = _differing(old, new)
     if not differing and old.status == new.status:
         print(f"  identical to the record of run {old.run.id}")
         return True
-    for field in differing:
-        print(f"  {field}: recorded {_field(old, field)}, now {_field(new, field)}")
-    return not here
+    for name, before, after in differing:
+        if not changed or name in _TELLING:
+            print(f"  {name}: recorded {before}, now {after}")
+    return passes if changed else not here
+
+
+#: What is said of numbers that were to change.
+_TELLING = ("residual_max", "max_abs", "nonfinite_mismatch")
+
+
+def _differing(old: Record, new: Record) -> list[tuple[str, str, str]]:
+    """(name, recorded, now) of every number that differs, as text."""
+    found = [
+        (name, _field(old.stats, name), _field(new.stats, name))
+        for name in ErrorStats.__struct_fields__
+        if name != "num_exceeding"
+    ]
+    if old.outside is not None:
+        found += [(f"outside.{name}", _field(old.outside, name), _field(new.outside, name))
+                  for name in Outside.__struct_fields__]  # fmt: skip
+    if old.checks is not None:  # a replay checks what a run need not have checked
+        now = _as_old(new.checks, old.checks)
+        found += [(f"checks.{name}", _field(old.checks, name), _field(now, name))
+                  for name in Checks.__struct_fields__]  # fmt: skip
+    return [one for one in found if one[1] != one[2]]
 
 
 def _as_old(new: Checks | None, old: Checks) -> Checks | None:
@@ -445,8 +463,6 @@ def _as_old(new: Checks | None, old: Checks) -> Checks | None:
     return msgspec.structs.replace(new, **unknown)
 
 
-def _field(record: Record, name: str) -> str:
-    if name in ("outside", "checks"):
-        return str(getattr(record, name))
-    value = None if record.stats is None else getattr(record.stats, name)
+def _field(part: ErrorStats | Outside | Checks | None, name: str) -> str:
+    value = None if part is None else getattr(part, name)
     return " ".join(map(repr, value)) if isinstance(value, tuple) else repr(value)

@@ -41,7 +41,7 @@ def measure_into(
         records = list(found.records) if found else []
         try:
             _measure(part, request, corpus, found, records)
-        except BaseException:
+        except BaseException as error:
             if records:
                 say(
                     f"stopped early: the first {len(records)} records are in {part}; the same "
@@ -49,6 +49,8 @@ def measure_into(
                 )
             else:
                 part.unlink(missing_ok=True)
+                if not isinstance(error, TolcalError):
+                    say("stopped early: no op and dtype was complete, so no record is kept")
             raise
         part.replace(path)
     return records

@@ -42,7 +42,7 @@ MAX_RECORDS = 5_000_000
 
 
 class Step(NamedTuple):
-    """How far a run is after a record: of all records, and of those of that record's op."""
+    """How far a run is: how many of all records are measured, and of those of the op at hand."""
 
     done: int
     total: int
@@ -187,8 +187,28 @@ def _execute(
         ]
         if recorded is not None:
             resume.check_environment(recorded, ids, pool.environment, pool.device_uuid)
+        ahead = Counter[int]()  # measured, in units that are not complete
+
+        def step(index: int) -> None:
+            name = planned[index].unit.op.name
+            some = sum(n for i, n in ahead.items() if planned[i].unit.op.name == name)
+            progress(
+                Step(done.total() + ahead.total(), total.total(), name, done[name] + some,
+                     total[name])
+            )  # fmt: skip
+
+        def noted(index: int) -> None:
+            # One that is measured anew, after a worker that was not to be trusted, is no more.
+            ahead[index] = min(ahead[index] + 1, planned[index].size)
+            step(index)
+
+        pool.noted = noted
         for index, measured in pool.results():
             p = planned[index]
+            told = ahead.pop(index, 0)
+            done[p.unit.op.name] += len(measured) - skip
+            if told < len(measured) - skip:
+                step(index)
             if p.run not in runs:
                 runs[p.run] = Run(
                     id=ids[p.run],
@@ -204,9 +224,6 @@ def _execute(
                 )
                 yield runs[p.run]
             for outcome in measured[skip:]:
-                name = p.unit.op.name
-                done[name] += 1
-                progress(Step(done.total(), total.total(), name, done[name], total[name]))
                 yield record_of(runs[p.run], p, outcome)
             skip = 0
 

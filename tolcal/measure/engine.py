@@ -7,7 +7,7 @@ import os
 import platform
 import signal
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ class RayPools:
     ) -> None:
         self.request, self.planned, self.known = request, planned, known
         self.complete: dict[int, list[wire.Measured]] = {}
+        self.noted: Callable[[int], None] = lambda _: None  # a task tells of whole units alone
         self.parts: dict[Any, list[int]] = {}  # task -> its units
         self.uuids: set[str] = set()
         self.first: Environment | None = None

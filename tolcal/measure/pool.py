@@ -7,7 +7,7 @@ import re
 import selectors
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
@@ -74,6 +74,8 @@ class Pool:
         self.careful: set[int] = set()  # units that lost a worker without a culprit
         self.checks: set[int] = set()  # units whose reference was refused, maybe by a kernel
         self.idle_losses = 0
+        #: Told of each outcome, with its unit's index, before `results` has the whole unit.
+        self.noted: Callable[[int], None] = lambda _: None
         self.workers: list[Worker] = []
         self.selector = selectors.DefaultSelector()
         for index, outcomes in (known or {}).items():
@@ -248,6 +250,7 @@ class Pool:
         worker.measured.add(key)
         self.idle_losses = 0
         self.ledger.note(worker.index, message)
+        self.noted(worker.index)
         if worker.last != key:
             return True
         worker.last = None

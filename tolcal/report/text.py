@@ -385,6 +385,12 @@ def not_judged(verdict: Verdict | None) -> str:
     return "no kernel ran to its end" if verdict.judged == 0 else ""
 
 
+def unjudged(verdict: Verdict | None) -> str:
+    """What `not_judged` is the reason of: a run that blocks (by a check, a crash) was judged."""
+    blocked = verdict is not None and verdict.blocks
+    return "nothing was held against a tolerance" if blocked else "nothing was judged"
+
+
 def approvable(proposal: Proposal) -> bool:
     """Whether `approve` takes it: others are for comparison."""
     return proposal.rule == "residual" and proposal.by == "op"
@@ -488,10 +494,11 @@ def next_step(proposal: Proposal, verdict: Verdict | None, pull: OnPull | None) 
     has = [max(0, MIN_ROWS - c.needs_rows) for c in proposal.cells if c.state == "uncalibrated"]
     has = has or [0]
     rows = f"{min(has)}" if min(has) == max(has) else f"{min(has)} to {max(has)}"
+    runs = max((c.needs_runs for c in proposal.cells if c.state == "uncalibrated"), default=0)
     how = (
         "run the workflow *tolcal ingest* on the default branch (Actions, Run workflow)"
         if pull
-        else "measure more (`tolcal run --repeat 18 --history DIR`)"
+        else f"measure more (`tolcal run --repeat {runs or 18} --history DIR`)"
     )
     return (
         f"{how} until the controls have {MIN_ROWS} rows a cell (now {rows}) of {MIN_RUNS} runs; "

@@ -176,6 +176,7 @@ def _unit(dtype: str, compute_dtype: str | None, found: cells.Found | None) -> f
 
     Raises TolcalError for a ``compute_dtype`` that would stretch the bound of a cell.
     """
+    __tracebackhide__ = True
     usual = "float64" if dtype == "float64" else "float32"
     if compute_dtype is not None and compute_dtype not in DTYPES:
         raise TolcalError(f"compute_dtype {compute_dtype!r}: known are {', '.join(DTYPES)}")

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import sys
 from collections.abc import Mapping, Sequence
+from operator import methodcaller
 from typing import Any, Literal
 
 import msgspec
@@ -16,6 +17,9 @@ from tolcal.testing import reference as op
 from tolcal.testing.kinds import is_array, judgeable, name_of, tensor
 from tolcal.testing.kinds import is_torch as is_torch
 from tolcal.testing.kinds import wide as wide
+
+#: pytest shows the test's own line of what is refused here, and all of a fault of ours.
+__tracebackhide__ = methodcaller("errisinstance", (TolcalError, AssertionError))
 
 #: What a reference says of the true value: the op's function was applied, so conditioning is
 #: known too; a value wider than the output; a value that has been rounded to the output's dtype.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from operator import methodcaller
 from pathlib import Path
 from types import FrameType
 
@@ -10,6 +11,9 @@ import msgspec
 
 from tolcal import project, tolerances, tomlfile
 from tolcal.model import DTYPES, Cell, TolcalError, Tolerance, Values
+
+#: pytest shows the test's own line of what is refused here, and all of a fault of ours.
+__tracebackhide__ = methodcaller("errisinstance", (TolcalError, AssertionError))
 
 
 class UncalibratedError(TolcalError):

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import sys
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
 
 from tolcal.model import DTYPES, TolcalError
+
+#: pytest shows the test's own line of what is refused here, and all of a fault of ours.
+__tracebackhide__ = methodcaller("errisinstance", (TolcalError, AssertionError))
 
 
 def is_torch(value: object) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,9 @@ import numpy as np
 from tolcal import cases
 from tolcal.model import TolcalError
 from tolcal.testing.kinds import is_array, is_float, is_torch, judgeable, name_of, wide
+
+#: pytest shows the test's own line of what is refused here, and all of a fault of ours.
+__tracebackhide__ = methodcaller("errisinstance", (TolcalError, AssertionError))
 
 #: As in `stats`, of whose sensitivity this is the numpy form.
 STEP = 2.0**-26
