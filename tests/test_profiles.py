@@ -68,6 +68,21 @@ def test_values_are_finite(profile: str, dtype: str) -> None:
             assert x.isfinite().all()
 
 
+@pytest.mark.parametrize("profile", [p for p in FINITE if p not in DRAWS])
+@pytest.mark.parametrize("dtype", ["float16", "float8_e4m3fn", "float8_e5m2"])
+def test_a_range_beyond_the_dtype_ends_at_its_largest_number(profile: str, dtype: str) -> None:
+    """Also of a steady input, and where a large input is drawn a part at a time."""
+    op = make_op(
+        x=InputSpec(("B", "H"), -1e6, 1e5), s=InputSpec(("H",), 0.0, 1e9, steady=True),
+    )  # fmt: skip
+    case = make_case(profile, dtype, H=200)
+    drawn, most = same_bytes(op, case), DTYPES[dtype].max
+    x, s = drawn["x"].double(), drawn["s"].double()
+    assert (x.min(), x.max(), s.max()) == (-most, most, most)
+    part = cases.part_torch(op, "x", case, "cpu", 100, 300).double()
+    assert torch.equal(part, x.reshape(-1)[100:400])
+
+
 def test_a_steady_input_is_uniform_in_every_profile() -> None:
     """Gains, scales and positions keep their range whatever becomes of the others."""
     op = make_op(g=InputSpec(("B", "H"), 0.5, 2.0, steady=True), x=InputSpec(("H",), 0.5, 2.0))
