@@ -416,6 +416,11 @@ def test_sizes_of_profiles() -> None:
     assert cases.sizes_of(own, DIMS, "huge") == {"B": DIMS["B"], "H": (6,)}
     assert cases.sizes_of(own, DIMS, "edges") == {"B": (1, 2, 3, 4, 5, 7, 8), "H": (4, 8)}
     assert cases.sizes_of(make_op(x=InputSpec(())), DIMS, "boundary") == DIMS
+    blocks = make_op(x=InputSpec(("B", "H/24")), y=InputSpec(("B/4",)))
+    assert cases.sizes_of(blocks, {"B": (9,), "H": (50,)}, "edges") == {
+        "B": (1, 2, 3, 4, 5, 7, 8, 9),
+        "H": (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 23, 24, 25, 31, 32, 33, 47, 48, 49),
+    }
     large = cases.sizes_of(op, DIMS, "edges")["H"]
     assert large[:9] == (1, 2, 3, 4, 5, 7, 8, 9, 15)
     assert large[-4:] == (513, 1023, 1024, 1025)
