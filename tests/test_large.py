@@ -236,3 +236,14 @@ def test_an_op_without_rows_is_refused(
     assert says in str(caught.value)
     assert "drop [sizes.large]" in str(caught.value)
     assert large.sliced_dim(msgspec.structs.replace(op, batch=None, output=("V",))) == "V"
+
+
+def test_numbers_of_rows_are_refused() -> None:
+    """An index among rows means another one, or none, where the reference has few of them."""
+    op = msgspec.structs.replace(
+        make_op(x=InputSpec(("B", "H")), i=InputSpec(("H",), dtype="int32", below="B")),
+        output=("B", "H"), batch="B",
+    )  # fmt: skip
+    with pytest.raises(TolcalError, match=r"rows along B, of which i holds numbers: .* another"):
+        large.sliced_dim(op)
+    assert large.sliced_dim(msgspec.structs.replace(op, batch="H")) == "H"

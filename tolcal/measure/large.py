@@ -120,6 +120,13 @@ def sliced_dim(op: Op) -> str:
                 f"{list(shape)}; name a `batch` that each shape has whole and once, or drop "
                 "[sizes.large]"
             )
+    for name, spec in op.inputs.items():
+        if spec.below == dim:
+            raise TolcalError(
+                f"{op.path}/op.toml: profile large judges rows along {dim}, of which {name} holds "
+                "numbers: the reference has few of these rows; name another `batch`, or drop "
+                "[sizes.large]"
+            )
     if dim not in op.output:
         raise TolcalError(
             f"{op.path}/op.toml: profile large judges rows of the output, {list(op.output)}, which "
