@@ -194,7 +194,13 @@ ADVICE = (
         (["run", "relu", "--out", "x.json", "--corpus", str(CORPUS)],
          "--out x.json: give a name that ends in .jsonl.gz"),
         (["run", "relu", "--profile", "wild", "--corpus", str(CORPUS)],
-         f"unknown input profile 'wild'; known: {', '.join(PROFILES)}, all"),
+         f"--profile: unknown input profile 'wild'; known: {', '.join(PROFILES)}, all"),
+        (["run", "relu", "--profile", "default,one-hot", "--corpus", str(CORPUS)],
+         "--profile: unknown input profile 'one-hot'; did you mean 'one_hot'?; known: "
+         f"{', '.join(PROFILES)}, all"),
+        (["run", "relu", "--profile", "single dtype", "--corpus", str(CORPUS)],
+         "--profile: unknown input profile 'single dtype'; --dtype measures a single dtype, in any "
+         f"profile; known: {', '.join(PROFILES)}, all"),
         (["calibrate"],
          "no record of a control that ran in out/history (not there); measure some first (`tolcal "
          "run --repeat 18 --history DIR`), or name another with --history"),

@@ -292,6 +292,32 @@ BROKEN: dict[str, tuple[dict[str, str | bytes | None], str]] = {
         {"toml": TOML.replace('[output]\nshape = ["B"]', '[output]\nshape = ["b"]')},
         "ROOT/double/op.toml:10: output: dim 'b' is not in [dims] (B)",
     ),
+    "divided by 1": (
+        {"toml": TOML.replace('[inputs.x]\nshape = ["B"]', '[inputs.x]\nshape = ["B/1"]')},
+        "ROOT/double/op.toml:7: inputs.x: 'B/1': as in K/32, a dim and by what it is divided, "
+        "at least 2 and below 2^20",
+    ),
+    "divided by digits of another script": (
+        {"toml": TOML.replace('[inputs.x]\nshape = ["B"]', '[inputs.x]\nshape = ["B/٣"]')},
+        "ROOT/double/op.toml:7: inputs.x: 'B/٣': as in K/32, a dim and by what it is divided, "
+        "at least 2 and below 2^20",
+    ),
+    "divided by a number too long to read": (
+        {"toml": TOML.replace('[inputs.x]\nshape = ["B"]',
+                              f'[inputs.x]\nshape = ["B/{"9" * 5000}"]')},
+        f"ROOT/double/op.toml:7: inputs.x: 'B/{'9' * 38}': as in K/32, a dim and by what it is "
+        "divided, at least 2 and below 2^20",
+    ),
+    "range without an end": (
+        {"toml": TOML.replace("[output]", "high = inf\n[output]")},
+        "ROOT/double/op.toml:7: inputs.x: low -10 to high inf: numbers between -3e38 and 3e38 "
+        "expected",
+    ),
+    "range of no numbers": (
+        {"toml": TOML.replace("[output]", "low = nan\n[output]")},
+        "ROOT/double/op.toml:7: inputs.x: low nan to high 10: numbers between -3e38 and 3e38 "
+        "expected",
+    ),
     "empty range": (
         {"toml": TOML.replace("[output]", "low = 1.0\nhigh = 1.0\n[output]")},
         "ROOT/double/op.toml:7: inputs.x: low 1.0 must be below high 1.0",

@@ -190,6 +190,11 @@ def test_rows_are_those_where_indices_end() -> None:
     assert large.judged_rows(op, make_case({"B": 2**21, "H": 4097}, seed=4), "B") != rows
     even = large.judged_rows(op, make_case({"B": 2**21, "H": 4096}), "B")
     assert {2**19 - 1, 2**19, 2**20 - 1, 2**20} <= set(even)
+    # A row of few outputs and many inputs is a slice, too, and the ends are among the few.
+    sums = msgspec.structs.replace(make_op(x=InputSpec(("B", "H"))), output=("B",))
+    summed = large.judged_rows(sums, make_case({"B": 2**14 + 1, "H": 2**17}), "B")
+    assert len(summed) == 2**26 // 2**17
+    assert {0, 2**14 - 1, 2**14} <= set(summed)
     # Of rows that are long, the first and the last are judged if nothing else.
     assert large.judged_rows(op, make_case({"B": 4, "H": 2**30}), "B") == [0, 3]
 
@@ -231,3 +236,14 @@ def test_an_op_without_rows_is_refused(
     assert says in str(caught.value)
     assert "drop [sizes.large]" in str(caught.value)
     assert large.sliced_dim(msgspec.structs.replace(op, batch=None, output=("V",))) == "V"
+
+
+def test_numbers_of_rows_are_refused() -> None:
+    """An index among rows means another one, or none, where the reference has few of them."""
+    op = msgspec.structs.replace(
+        make_op(x=InputSpec(("B", "H")), i=InputSpec(("H",), dtype="int32", below="B")),
+        output=("B", "H"), batch="B",
+    )  # fmt: skip
+    with pytest.raises(TolcalError, match=r"rows along B, of which i holds numbers: .* another"):
+        large.sliced_dim(op)
+    assert large.sliced_dim(msgspec.structs.replace(op, batch="H")) == "H"

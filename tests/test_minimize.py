@@ -170,6 +170,7 @@ def test_what_numbers_are_simple() -> None:
         (InputSpec(("B",), domain=(-100.0, 100.0)), (-100.0, 100.0), 0.0),
         (InputSpec(("B",), 0.5, 2.0), (0.5, 2.0), 1.0),
         (InputSpec(("B",), 2.0, 4.0), (2.0, 4.0), 2.0),
+        (InputSpec(("B",), 2.0, 1e5), (2.0, 65504.0), 2.0),
         (InputSpec(("B",), 3, 9, dtype="int64"), (3, 8), 3),
         (InputSpec(("B",), dtype="int64", below="B"), (0, 6), 0),
     ],
@@ -761,6 +762,20 @@ def test_inputs_of_a_script_are_those_of_the_case(
     x = names["_inputs"]["x"]
     assert (str(x.dtype), tuple(x.shape)) == (f"torch.{own or dtype}", (1, count))
     assert x.view(torch.uint8).numpy().tobytes() == np.ascontiguousarray(arrays["x"]).tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float8_e4m3fn"])
+def test_a_script_of_a_range_beyond_the_dtype(dtype: str) -> None:
+    """What is no larger than the largest number in the case is not drawn anew."""
+    torch = pytest.importorskip("torch")
+    op = msgspec.structs.replace(
+        loaded(CORPUS, "relu_triton")[0], inputs={"x": InputSpec(("B", "H"), -1e5, 1e5)}
+    )
+    case = Case("relu", dtype, (("B", 1), ("H", 1000)), "default", "contiguous", 3)
+    names: dict[str, Any] = {"torch": torch, "DEVICE": "cpu"}
+    exec("\n\n".join(snippet._inputs(op, case, None)), names)
+    x = names["_inputs"]["x"].view(torch.uint8).numpy()
+    assert x.tobytes() == cases.inputs_numpy(op, case)["x"].tobytes()
 
 
 @settings(deadline=None, max_examples=100, derandomize=True)

@@ -354,6 +354,38 @@ def test_profiles_are_asked_for(
     assert config.load(argparse.Namespace(profile=given)).profiles == expected
 
 
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        (
+            'profile = ["default", "sparce"]',
+            "unknown input profile 'sparce'; did you mean 'sparse'?",
+        ),
+        ('profile = ""', "no input profile is named; leave it out"),
+    ],
+)
+def test_a_profile_of_the_settings_that_is_none(
+    table: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message says where it stands."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pyproject.toml").write_text(f"[tool.tolcal]\n{table}\n")
+    with pytest.raises(TolcalError, match=re.escape(f"profile, under [tool.tolcal]: {says}")):
+        config.load(argparse.Namespace())
+
+
+def test_a_profile_that_is_excluded(ops: tuple[Op, ...]) -> None:
+    """It is not said that another one lacks its sizes."""
+    op = msgspec.structs.replace(ops[1], excluded_profiles=("huge", "tiny"))
+    asked = request((op,), profiles=("huge", "large"))
+    with pytest.raises(TolcalError) as caught:
+        next(measure.measure(asked, Path()))
+    assert str(caught.value) == (
+        "--profile huge,large: bb has none of these, by `excluded_profiles` and [sizes.large] of "
+        "its op.toml; ask for another profile"
+    )
+
+
 def test_the_plan_shows_profiles(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A row each, with the sizes of their own; pinned cases have theirs, and who is not run on
     them another."""
@@ -387,10 +419,10 @@ def test_the_plan_shows_profiles(root: Path, capsys: pytest.CaptureFixture[str])
     [
         (["bb", "--profile", "large"], "--profile large: no table [sizes.large] in op.toml of bb, "
          "so there is none; add one with the dims of large cases, or ask for another profile"),
-        (["--profile", ""], "--profile names no input profile; leave it out for each op's own, or "
-         f"name some of {', '.join(PROFILES)}, all"),
-        (["--profile", " , "], "--profile names no input profile; leave it out for each op's own, "
-         f"or name some of {', '.join(PROFILES)}, all"),
+        (["--profile", ""], "--profile: no input profile is named; leave it out for each op's "
+         f"own, or name some of {', '.join(PROFILES)}, all"),
+        (["--profile", " , "], "--profile: no input profile is named; leave it out for each op's "
+         f"own, or name some of {', '.join(PROFILES)}, all"),
     ],
 )  # fmt: skip
 def test_no_profile_at_all(

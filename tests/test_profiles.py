@@ -68,6 +68,21 @@ def test_values_are_finite(profile: str, dtype: str) -> None:
             assert x.isfinite().all()
 
 
+@pytest.mark.parametrize("profile", [p for p in FINITE if p not in DRAWS])
+@pytest.mark.parametrize("dtype", ["float16", "float8_e4m3fn", "float8_e5m2"])
+def test_a_range_beyond_the_dtype_ends_at_its_largest_number(profile: str, dtype: str) -> None:
+    """Also of a steady input, and where a large input is drawn a part at a time."""
+    op = make_op(
+        x=InputSpec(("B", "H"), -1e6, 1e5), s=InputSpec(("H",), 0.0, 1e9, steady=True),
+    )  # fmt: skip
+    case = make_case(profile, dtype, H=200)
+    drawn, most = same_bytes(op, case), DTYPES[dtype].max
+    x, s = drawn["x"].double(), drawn["s"].double()
+    assert (x.min(), x.max(), s.max()) == (-most, most, most)
+    part = cases.part_torch(op, "x", case, "cpu", 100, 300).double()
+    assert torch.equal(part, x.reshape(-1)[100:400])
+
+
 def test_a_steady_input_is_uniform_in_every_profile() -> None:
     """Gains, scales and positions keep their range whatever becomes of the others."""
     op = make_op(g=InputSpec(("B", "H"), 0.5, 2.0, steady=True), x=InputSpec(("H",), 0.5, 2.0))
@@ -401,6 +416,11 @@ def test_sizes_of_profiles() -> None:
     assert cases.sizes_of(own, DIMS, "huge") == {"B": DIMS["B"], "H": (6,)}
     assert cases.sizes_of(own, DIMS, "edges") == {"B": (1, 2, 3, 4, 5, 7, 8), "H": (4, 8)}
     assert cases.sizes_of(make_op(x=InputSpec(())), DIMS, "boundary") == DIMS
+    blocks = make_op(x=InputSpec(("B", "H/24")), y=InputSpec(("B/4",)))
+    assert cases.sizes_of(blocks, {"B": (9,), "H": (50,)}, "edges") == {
+        "B": (1, 2, 3, 4, 5, 7, 8, 9),
+        "H": (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 23, 24, 25, 31, 32, 33, 47, 48, 49),
+    }
     large = cases.sizes_of(op, DIMS, "edges")["H"]
     assert large[:9] == (1, 2, 3, 4, 5, 7, 8, 9, 15)
     assert large[-4:] == (513, 1023, 1024, 1025)

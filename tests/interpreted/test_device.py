@@ -42,6 +42,7 @@ def test_inputs_of_every_kind_are_those_of_the_torch_form(profile: str, layout: 
             "gain": InputSpec(("K", "N"), 0.5, 2.0, steady=True),
             "label": InputSpec(("M",), dtype="int64", below="K"),
             "q": InputSpec(("M", "K"), dtype="float8_e5m2"),
+            "wide": InputSpec(("M", "K"), -1e6, 1e5, dtype="float16"),  # than its dtype
         },
     )  # fmt: skip
     dims = (("M", 3), ("K", 37), ("N", 2))

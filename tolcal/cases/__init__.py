@@ -18,7 +18,7 @@ from tolcal.cases.draw import (
     widened,
 )
 from tolcal.cases.layouts import copy, lay_out
-from tolcal.cases.profiles import LIKE_DEFAULT, OF_FEW, stream
+from tolcal.cases.profiles import LIKE_DEFAULT, OF_FEW, leaves, stream
 from tolcal.cases.words import key, signed, words_numpy, words_torch
 from tolcal.model import PROFILES
 
@@ -40,6 +40,7 @@ __all__ = [
     "inputs_torch",
     "key",
     "lay_out",
+    "leaves",
     "part_torch",
     "profiles_of",
     "shape_of",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -44,7 +44,7 @@ def sizes_of(
     """
     of_profile: dict[str, tuple[int, ...]] = {}
     if profile == "edges":
-        of_profile = {name: edges(max(sizes)) for name, sizes in dims.items()}
+        of_profile = {name: edges(max(sizes), _blocks(op, name)) for name, sizes in dims.items()}
     if profile in SIZES and profile not in op.sizes:
         reduced = op.reduction or _last_dim(op)
         of_profile = {} if reduced is None else {reduced: SIZES[profile]}
@@ -69,9 +69,21 @@ def _last_dim(op: Op) -> str | None:
     return shape[-1].partition("/")[0] if shape else None
 
 
-def edges(most: int) -> tuple[int, ...]:
-    """1, and every power of two and its neighbours, up to ``most``."""
-    powers = (2**k + beside for k in range(most.bit_length() + 1) for beside in (-1, 0, 1))
+def _blocks(op: Op, dim: str) -> tuple[int, ...]:
+    """How long the blocks are that the op's shapes divide a dim into."""
+    shapes = (*(spec.shape for spec in op.inputs.values()), op.output)
+    divided = [entry.partition("/") for shape in shapes for entry in shape]
+    return tuple(int(by) for name, _, by in divided if by and name == dim)
+
+
+def edges(most: int, blocks: Iterable[int] = ()) -> tuple[int, ...]:
+    """1, and every power of two, of ``blocks`` times one, and its neighbours, up to ``most``."""
+    powers = (
+        2**k * block + beside
+        for k in range(most.bit_length() + 1)
+        for block in (1, *blocks)
+        for beside in (-1, 0, 1)
+    )
     return tuple(sorted({size for size in powers if 1 <= size <= most}))
 
 

@@ -72,7 +72,7 @@ def part_torch(op: Op, name: str, case: Case, device: Any, first: int, count: in
     words = source.words(count=count, first=first)
     if source.spec.is_integer:
         return _integers(source, words)
-    return formats.to_torch(profiles.default(source, words).value, source.dtype)
+    return formats.to_torch(profiles.as_default(source, words).value, source.dtype)
 
 
 def _integers(source: Source, words: torch.Tensor) -> torch.Tensor:

@@ -88,9 +88,24 @@ def draw(source: Source) -> Drawn:
     """The values of a float input by the profile of its case, in the range of its dtype."""
     profile = "default" if source.spec.steady else source.case.profile
     if profile in LIKE_DEFAULT:
-        return default(source, source.words())
-    drawn = DRAWS[profile](source)
-    # In between the nearest numbers of the dtype, so that only non-finite profiles give inf.
+        return as_default(source, source.words())
+    return _within(source, DRAWS[profile](source))
+
+
+def as_default(source: Source, words: Array) -> Drawn:
+    """`default` in the range of the dtype: each element is made of its own word alone."""
+    drawn = default(source, words)
+    return _within(source, drawn) if leaves(source.spec, source.dtype) else drawn
+
+
+def leaves(spec: InputSpec, dtype: str) -> bool:
+    """Whether low or high is beyond the largest number of a float dtype."""
+    most = DTYPES[dtype].max
+    return spec.low < -most or spec.high > most
+
+
+def _within(source: Source, drawn: Drawn) -> Drawn:
+    """No larger than the largest number of the dtype: only non-finite profiles give infinities."""
     most = source.format.max
     value = source.xp.where(drawn.value > most, most, drawn.value)
     return drawn._replace(value=source.xp.where(value < -most, -most, value))

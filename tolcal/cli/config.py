@@ -85,11 +85,19 @@ def load(args: argparse.Namespace) -> Config:
 def _profiles(asked: Sequence[str] | None, configured: Sequence[str] | str) -> tuple[str, ...]:
     """Those of --profile, else those of pyproject.toml; none is each op's own."""
     given = configured if asked is None else asked
-    found = _names(given)
+    where = "profile, under [tool.tolcal]" if asked is None else "--profile"
+    found, known = _names(given), (*PROFILES, "all")
     if not found and given != ():
-        where = "profile, under [tool.tolcal]," if asked is None else "--profile"
-        raise TolcalError(f"{where} names no input profile; leave it out for each op's own, or "
-                          f"name some of {', '.join(PROFILES)}, all")  # fmt: skip
+        raise TolcalError(f"{where}: no input profile is named; leave it out for each op's own, or "
+                          f"name some of {', '.join(known)}")  # fmt: skip
+    for name in found:
+        if name not in known:
+            written = name.lower().replace("-", "_").replace(" ", "_")
+            hint = tomlfile.did_you_mean(written, known)
+            if written.startswith("single_dtype"):  # a published one
+                hint = "; --dtype measures a single dtype, in any profile"
+            raise TolcalError(f"{where}: unknown input profile {name!r}{hint}; known: "
+                              f"{', '.join(known)}")  # fmt: skip
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from tolcal.model import (
     limits_of,
 )
 
+#: What a dim can be divided by in a shape: short, since Python refuses to read long numbers.
+DIVISOR = re.compile("[0-9]{1,7}")
 Bad = Callable[[tuple[str, ...], str], TolcalError]
 
 
@@ -169,8 +172,9 @@ def _check_shape(
         if dim not in dims:
             hint = tomlfile.did_you_mean(dim, dims)
             raise bad(keys, f"dim {dim!r} is not in [dims] ({', '.join(dims)}){hint}")
-        if slash and not (by.isdecimal() and 1 < int(by) < 2**20):
-            raise bad(keys, f"{entry!r}: as in K/32, a dim and by what it is divided, 2 or more")
+        if slash and not (DIVISOR.fullmatch(by) and 1 < int(by) < 2**20):
+            raise bad(keys, f"{entry[:40]!r}: as in K/32, a dim and by what it is divided, at "
+                      "least 2 and below 2^20")  # fmt: skip
 
 
 def _check_among(
@@ -201,7 +205,11 @@ def _check_input(name: str, t: Input, bad: Bad) -> None:
                             f"{least} to {most} expected of {t.dtype}")  # fmt: skip
         if t.domain is not None:
             raise bad((*keys, "domain"), "an integer input has none: low and high are its range")
-    elif not -3e38 < t.low < t.high < 3e38:
+    elif not (-3e38 < t.low < 3e38 and -3e38 < t.high < 3e38):
+        raise bad(
+            keys, f"low {t.low:g} to high {t.high:g}: numbers between -3e38 and 3e38 expected"
+        )
+    elif t.low >= t.high:
         raise bad(keys, f"low {t.low} must be below high {t.high}")
     if t.domain is not None and not t.domain[0] <= t.low < t.high <= t.domain[1]:
         raise bad(

@@ -117,11 +117,7 @@ def checked_plan(request: Request, seeds: list[int]) -> list[Planned]:
             "shard, or they would not be parts of one run"
         )
     if request.ops and not any(counts(request, op) for op in request.ops):
-        raise TolcalError(
-            f"--profile large: no table [sizes.large] in op.toml of "
-            f"{', '.join(op.name for op in request.ops)}, so there is none; add one with the dims "
-            "of large cases, or ask for another profile"
-        )
+        raise _no_profile(request)
     planned = plan(request, seeds)
     if not planned and request.shard is not None:
         units = len(plan(msgspec.structs.replace(request, shard=None), seeds))
@@ -136,6 +132,20 @@ def checked_plan(request: Request, seeds: list[int]) -> list[Planned]:
             "check OP, --dtype and --cases"
         )
     return planned
+
+
+def _no_profile(request: Request) -> TolcalError:
+    """Why no op has one of the profiles that are asked for."""
+    ops = ", ".join(op.name for op in request.ops)
+    if request.profiles == ("large",) and not any("large" in op.sizes for op in request.ops):
+        return TolcalError(
+            f"--profile large: no table [sizes.large] in op.toml of {ops}, so there is none; add "
+            "one with the dims of large cases, or ask for another profile"
+        )
+    return TolcalError(
+        f"--profile {','.join(request.profiles)}: {ops} has none of these, by `excluded_profiles` "
+        "and [sizes.large] of its op.toml; ask for another profile"
+    )
 
 
 def survey(request: Request) -> tuple[list[Planned], Environment, str]:

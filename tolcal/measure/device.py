@@ -28,8 +28,10 @@ def draw(
     place = {name: i for i, name in enumerate(sorted(op.inputs))}
     for name, spec in op.inputs.items():
         at = sums[place[name] :]
+        dtype = cases.dtype_of(spec, case)
         uniform = spec.steady or case.profile in cases.LIKE_DEFAULT
-        if uniform and cases.dtype_of(spec, case) in DRAWN and case.layout != "expanded":
+        ours = uniform and dtype in DRAWN and not cases.leaves(spec, dtype)
+        if ours and case.layout != "expanded":
             x, wide[name] = _draw(spec, name, case, at)
             inputs[name] = cases.lay_out(x, case.layout)
             continue

@@ -17,8 +17,9 @@ from tolcal.measure.context import Context, Poison
 from tolcal.measure.room import GIB, TooLargeError, count_of, free_bytes, item_size
 from tolcal.model import Case, Kernel, Op, TolcalError
 
-#: Output elements that the reference is computed for, about.
-JUDGED_ELEMENTS = 2**22
+#: Output elements that the reference is computed for, about, and elements of inputs that it gets
+#: for these: a row that is summed has few of the one and many of the other.
+JUDGED_ELEMENTS, JUDGED_INPUTS = 2**22, 2**26
 #: Elements of all tensors of a case beyond which the interpreter would take days.
 INTERPRETED_ELEMENTS = 2**24
 #: Where indices of a kind end: in elements, and in bytes.
@@ -119,6 +120,13 @@ def sliced_dim(op: Op) -> str:
                 f"{list(shape)}; name a `batch` that each shape has whole and once, or drop "
                 "[sizes.large]"
             )
+    for name, spec in op.inputs.items():
+        if spec.below == dim:
+            raise TolcalError(
+                f"{op.path}/op.toml: profile large judges rows along {dim}, of which {name} holds "
+                "numbers: the reference has few of these rows; name another `batch`, or drop "
+                "[sizes.large]"
+            )
     if dim not in op.output:
         raise TolcalError(
             f"{op.path}/op.toml: profile large judges rows of the output, {list(op.output)}, which "
@@ -139,8 +147,9 @@ def judged_rows(op: Op, case: Case, dim: str) -> list[int]:
         stride, total = count_of(shape[axis + 1 :]), count_of(shape)
         ends = (*INDEX_ENDS, *(end // item_size(dtype) for end in BYTE_ENDS))
         found += [i // stride % size for end in ends if end < total for i in (end - 1, end)]
-    a_row = count_of(cases.shape_of(op.output, case)) // size
-    most = min(size, max(2, JUDGED_ELEMENTS // a_row))
+    a_row, *of_inputs = (count_of(cases.shape_of(symbols, case)) // size for symbols, _ in tensors)
+    room = JUDGED_INPUTS // max(1, sum(of_inputs))
+    most = min(size, max(2, min(JUDGED_ELEMENTS // a_row, room)))
     words = cases.words_numpy(cases.key("rows", case.seed), 2 * most)
     found += [int(word) % size for word in words]
     return sorted(list(dict.fromkeys(found))[:most])

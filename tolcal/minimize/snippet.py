@@ -294,6 +294,7 @@ def _inputs(op: Op, case: Case, given: values.Values | None) -> list[str]:
         shape = cases.shape_of(spec.shape, case)
         count = int(np.prod(shape, dtype=np.int64))
         simple = case.profile == "default" and spec.dtype is None
+        simple = simple and not cases.leaves(spec, case.dtype)
         if given is None and simple and count > LITERALS:
             key = cases.signed(cases.stream(case, name))
             made = (f"_drawn({key}, {shape}, torch.{case.dtype}, {spec.low!r}, {spec.high!r})",

@@ -94,7 +94,7 @@ def span(spec: InputSpec, case: Case) -> tuple[float, float]:
         return max(spec.domain[0], -most), min(spec.domain[1], most)
     if spec.low <= 0.0 <= spec.high:
         return -most, most
-    return spec.low, spec.high
+    return max(-most, min(spec.low, most)), max(-most, min(spec.high, most))
 
 
 def significant_bits(value: float) -> int:
