@@ -175,9 +175,9 @@ def _say_never_judged(records: list[Record]) -> None:
             if count is not None:
                 key = (record.case.op, kind)
                 judged[key] = judged.get(key, 0) + count
-    for (op, kind), count in judged.items():
+    for (op, relation), count in judged.items():
         if not count:
-            say(f"{op}: relation `{kind}` was judged on no element: the fp64 reference does not "
+            say(f"{op}: relation `{relation}` was judged on no element: the fp64 reference does not "
                 "keep it; drop it, or mend its `inputs` or `dims`")  # fmt: skip
 
 

@@ -49,7 +49,7 @@ def measure_into(
                 )
             else:
                 part.unlink(missing_ok=True)
-                if not isinstance(error, TolcalError):
+                if isinstance(error, (KeyboardInterrupt, SystemExit)):
                     say("stopped early: no op and dtype was complete, so no record is kept")
             raise
         part.replace(path)
