@@ -112,6 +112,45 @@ def test_vanishing_worker_costs_one_case(zoo: list[Record]) -> None:
     )
 
 
+def test_a_control_that_takes_its_worker_with_it_costs_its_own_records(tmp_path: Path) -> None:
+    """A buggy kernel is measured all the same; that it differs from that control is unknown."""
+    vanishes = (
+        "import os\ndef run(x):\n    if x.shape[0] == 2:\n        os._exit(9)\n    return x\n"
+    )
+    write_op(
+        tmp_path, kernels={"z_good": vanishes}, buggy={"wrong": "def run(x):\n    return 3 * x\n"}
+    )
+    records = run(tmp_path, gate=4)
+    assert of(records, "z_good")[2].status == "crashed"
+    wrong = of(records, "wrong")
+    assert {r.status for r in wrong.values()} == {"ok"}
+    assert {size: r.same_as_control for size, r in wrong.items()} == {
+        1: False, 2: None, 3: False, 4: False,
+    }  # fmt: skip
+
+
+def test_a_crash_says_where(tmp_path: Path) -> None:
+    """The innermost line of a file beside the kernel, which its own local import may be."""
+    kernels = {
+        "_beside": "def half(x):\n    return x.foo\n",
+        "a_own": "import torch\n\ndef run(x):\n    return torch.empty(-1)\n",
+        "b_other": "from _beside import half\ndef run(x):\n    return half(x)\n",
+        "c_import": "\n\nimport torchh\n",
+        "d_long": "def run(x):\n    raise ValueError('x' * 999)\n",
+    }
+    write_op(tmp_path, kernels=kernels)
+    reasons = {r.kernel: r.reason for r in run(tmp_path)}
+    assert reasons["a_own"].endswith(" (a_own.py:4)")
+    assert (
+        reasons["b_other"]
+        == "AttributeError: 'Tensor' object has no attribute 'foo' (_beside.py:2)"
+    )
+    assert reasons["c_import"] == (
+        "at import: ModuleNotFoundError: No module named 'torchh' (c_import.py:3)"
+    )
+    assert reasons["d_long"].endswith("xxx... (d_long.py:2)")
+
+
 def test_hang_costs_one_case(zoo: list[Record]) -> None:
     """An endless loop is a timeout record that names the limit; its other cases are ok."""
     records = of(zoo, "j_hangs")

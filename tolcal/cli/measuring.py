@@ -177,8 +177,8 @@ def _say_never_judged(records: list[Record]) -> None:
                 judged[key] = judged.get(key, 0) + count
     for (op, relation), count in judged.items():
         if not count:
-            say(f"{op}: relation `{relation}` was judged on no element: the fp64 reference does not "
-                "keep it; drop it, or mend its `inputs` or `dims`")  # fmt: skip
+            say(f"{op}: relation `{relation}` was judged on no element: the fp64 reference does "
+                "not keep it; drop it, or mend its `inputs` or `dims`")  # fmt: skip
 
 
 def ci(args: argparse.Namespace) -> int:

@@ -31,10 +31,9 @@ class Ledger:
         """Outcomes of earlier, and the losses among them: a kernel once given up stays so."""
         self.partial[index] = dict(outcomes)
         for kernel in self.units[index].kernels:
-            # What a worker reports of a kernel has the hash of its inputs.
             lost = [
                 m for (_, name), m in sorted(outcomes.items(), key=lambda item: item[0])
-                if name == kernel.name and m.status in ("crashed", "timeout") and not m.input_hash
+                if name == kernel.name and _is_lost(m)
             ]  # fmt: skip
             given_up = next((m for m in lost if m.reason.startswith(NOT_RUN)), None)
             if given_up is not None:
@@ -47,6 +46,10 @@ class Ledger:
         """What of a unit is done, and what is still to do."""
         unit, done = self.units[index], frozenset(self.partial.get(index, {}))
         return done, {(c, k.name) for c in range(len(unit.cases)) for k in unit.kernels} - done
+
+    def lost(self, index: int) -> frozenset[Key]:
+        """Cases and kernels of a unit that took a worker with them, or were not tried for it."""
+        return frozenset(key for key, m in self.partial.get(index, {}).items() if _is_lost(m))
 
     def note(self, index: int, outcome: wire.Measured) -> None:
         """An outcome; it replaces what was there."""
@@ -103,6 +106,11 @@ class Ledger:
         for case in rest:
             self.note(index, _failed(case, kernel, status, reason))
         return bool(rest)
+
+
+def _is_lost(outcome: wire.Measured) -> bool:
+    # What a worker reports itself has the hash of the inputs.
+    return outcome.status in ("crashed", "timeout") and not outcome.input_hash
 
 
 def _failed(case: int, kernel: str, status: Status, reason: str) -> wire.Measured:

@@ -297,7 +297,11 @@ class Pool:
         done, worker.todo = self.ledger.state(worker.index)
         worker.process.send(
             msgspec.structs.replace(
-                unit, done=done, careful=worker.careful, check=worker.index in self.checks
+                unit,
+                done=done,
+                lost=self.ledger.lost(worker.index),
+                careful=worker.careful,
+                check=worker.index in self.checks,
             )
         )
         worker.deadline = time.monotonic() + self.request.timeout

@@ -33,6 +33,7 @@ class Unit(msgspec.Struct, frozen=True):
     limit: Tolerance | float | None  # what num_exceeding counts against
     checked: int = 0  # so many of its first cases are checked, too
     done: frozenset[tuple[int, str]] = frozenset()  # (case index, kernel) not to run again
+    lost: frozenset[tuple[int, str]] = frozenset()  # of these, those that no worker survived
     #: Wait for each kernel and report it at once, so that a lost worker is some kernel's fault.
     #: Otherwise the worker may launch many and report them together.
     careful: bool = True

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -83,8 +84,8 @@ def load(path: str, attribute: str) -> Callable[..., torch.Tensor]:
     return function  # type: ignore[no-any-return]
 
 
-def describe_error(error: BaseException) -> str:
-    """One printable line."""
+def describe_error(error: BaseException, path: str = "") -> str:
+    """One printable line; of code in the folder of ``path`` with the line that it was at."""
     if isinstance(error, checks.FailedCheckError):
         text = f"{FAILED_CHECK}{error.check}: {describe_error(error.error)}"
     elif isinstance(error, SystemExit):
@@ -93,7 +94,24 @@ def describe_error(error: BaseException) -> str:
         text = str(error)
     else:
         text = f"{type(error).__name__}: {error}"
-    return one_line(text, REASON_LIMIT)
+    place = _place(error, path) if path else ""
+    return one_line(text, REASON_LIMIT - len(place)) + place
+
+
+def _place(error: BaseException, path: str) -> str:
+    """`` (softmax.py:12)``: the innermost line of a file in the folder of ``path``; "" if none."""
+    if isinstance(error, checks.FailedCheckError):
+        error = error.error
+    folder = str((HERE / path).parent)
+    lines = [
+        (frame.filename, frame.lineno)
+        for frame in traceback.extract_tb(error.__traceback__)
+        if str(Path(frame.filename).parent) == folder
+    ]
+    if not lines:
+        return ""
+    name, line = lines[-1]
+    return f" ({one_line(Path(name).name, 80)}:{line})"
 
 
 class Open(NamedTuple):
@@ -138,7 +156,7 @@ class Worker:
             try:
                 self.loaded[kernel.path] = load(kernel.path, "run")
             except (Exception, SystemExit) as error:
-                self.loaded[kernel.path] = f"at import: {describe_error(error)}"
+                self.loaded[kernel.path] = f"at import: {describe_error(error, kernel.path)}"
         return self.loaded[kernel.path]
 
     def reference(self, op: Op) -> Callable[..., torch.Tensor]:
@@ -147,7 +165,8 @@ class Worker:
             try:
                 self.loaded[op.reference_path] = load(op.reference_path, "reference")
             except (Exception, SystemExit) as error:
-                raise TolcalError(f"{op.reference_path}: {describe_error(error)}") from None
+                what = describe_error(error, op.reference_path)
+                raise TolcalError(f"{op.reference_path}: {what}") from None
         function = self.loaded[op.reference_path]
         assert not isinstance(function, str)
         return function
@@ -305,10 +324,11 @@ class Worker:
                     os._exit(71)
                 if not self.careful:
                     self.leave_if_poisoned()  # by whichever kernel: a careful worker will know
-                report(kernel, "crashed", describe_error(error), context.input_hash())
+                what = describe_error(error, kernel.path)
+                report(kernel, "crashed", what, context.input_hash())
                 self.leave_if_poisoned()
                 continue
-            differs = self.differs(unit, kernel, context)
+            differs = self.differs(unit, index, kernel, context)
             self.batch.add(*context.judged(out), roundoff, unit.limit)
             opened = Open(index, kernel.name, context.hash_sums, differs, checked=checked)
             if context.part is not None:
@@ -321,16 +341,18 @@ class Worker:
 
     def blame(self, op: Op, case: Case, error: BaseException) -> TolcalError:
         """A failing reference leaves its op without a measure: the user must mend it."""
-        return TolcalError(
-            f"{op.reference_path}: reference() failed on {case.dims_text}: {describe_error(error)}"
-        )
+        what = describe_error(error, op.reference_path)
+        return TolcalError(f"{op.reference_path}: reference() failed on {case.dims_text}: {what}")
 
-    def differs(self, unit: Unit, kernel: Kernel, context: Context) -> torch.Tensor | None:
+    def differs(
+        self, unit: Unit, index: int, kernel: Kernel, context: Context
+    ) -> torch.Tensor | None:
         """[1]: whether a buggy kernel's output differs from its control's on this case."""
         if kernel.corrupts is None:
             return None
         control = next((k for k in unit.op.kernels if k.name == kernel.corrupts), None)
-        if control is None:
+        # One that has taken a worker with it would take the buggy kernel's result, too.
+        if control is None or (index, control.name) in unit.lost:
             return None
         if control.name not in context.outputs:
             # Resumed after a loss, or the control failed: try it once more, for comparison only.
