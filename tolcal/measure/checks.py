@@ -84,7 +84,7 @@ def run(
         interpreted: whether Triton is, which is slow and repeats itself by its nature.
         vectorised: whether the kernel is made of a CPU's vector loops, which round the elements
             that they have no full vector for in another way: then an element's bits depend on its
-            place, and neither batches nor permutations are looked at.
+            place, and batches and permutations may differ by what `relations.of_loops` says.
         batch: whether batches are, if the op declares them.
 
     Raises:
@@ -93,8 +93,8 @@ def run(
     distances: list[tuple[str, Distance]] = []
     counts = _watched(context, function, first, launched, again=not interpreted)
     rows = None
-    if batch and context.op.batch is not None and not vectorised:
-        rows = _batch(context, function, first, launched)
+    if batch and context.op.batch is not None:
+        rows = _batch(context, function, first, launched, vectorised)
 
     def launch(inputs: Inputs) -> torch.Tensor:
         # A kernel that writes to its inputs must not change the case's own.
@@ -103,11 +103,10 @@ def run(
             return context.launch(function, own)
 
     for relation in context.op.relations:
-        if relation.kind != "configs" and not (vectorised and relation.kind == "permutation"):
+        if relation.kind != "configs":
             with _named(relation.kind):
-                distances.append(
-                    (relation.kind, relations.measure(context, relation, first, launch))
-                )
+                found = relations.measure(context, relation, first, launch, vectorised)
+            distances.append((relation.kind, found))
     if launched.made:
         distance, stray, changed = _configs(context, function, first, launched, interpreted)
         counts[1], counts[2] = counts[1] + stray, counts[2] + changed
@@ -200,9 +199,12 @@ def _differing(out: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
 
 
 def _batch(
-    context: Context, function: Function, first: torch.Tensor, launched: Launches
+    context: Context, function: Function, first: torch.Tensor, launched: Launches, vectorised: bool
 ) -> torch.Tensor:
-    """[] int64: output elements whose bits are others where their row has fewer companions."""
+    """[] int64: output elements whose bits are others where their row has fewer companions.
+
+    With ``vectorised`` those that are too far off, as others are no fault.
+    """
     op, batch = context.op, context.op.batch
     assert batch is not None
     differing = torch.zeros((), dtype=torch.int64, device=context.device)
@@ -219,7 +221,11 @@ def _batch(
         }
         with _named("batch"), Launches(launched, by_place=True), Poison():
             out = context.launch(function, inputs, _resized(context.case, batch, count))
-        differing = differing + _differing(out, first.narrow(axis, start, count)).sum()
+        whole = first.narrow(axis, start, count)
+        if vectorised:
+            differing = differing + relations.far_in_loops(context, out, whole, axis, start)
+        else:
+            differing = differing + _differing(out, whole).sum()
     return differing
 
 
