@@ -27,12 +27,10 @@ from tolcal.measure.configs import Launches
 from tolcal.measure.context import Context, Poison
 from tolcal.measure.relations import Distance, Inputs
 from tolcal.measure.watch import Input, Watch, alike, bits, untouched, unwritten
-from tolcal.model import RELATION_MAX, RELATIONS, Case, Checks, Relation
+from tolcal.model import RELATION_MAX, RELATIONS, Case, Checks
 
 Function = Callable[..., torch.Tensor]
 _COUNTS = ("unwritten", "stray", "inputs_changed", "unrepeatable")
-#: What configurations may differ by where op.toml says nothing: they may sum in another order.
-_CONFIGS = Relation("configs", (), (), 64.0)
 
 
 class FailedCheckError(Exception):
@@ -253,7 +251,8 @@ def _configs(
 ) -> tuple[Distance, torch.Tensor, torch.Tensor]:
     """How far each configuration is from the plain output, and, as of `_elsewhere`, what else they
     write to."""
-    allowed = next((r for r in context.op.relations if r.kind == "configs"), _CONFIGS).units
+    declared = (r.units for r in context.op.relations if r.kind == "configs")
+    allowed = next(declared, configs.UNITS)
     zero = torch.zeros((), dtype=torch.int64, device=context.device)
     largest, beyond, judged, stray, changed = zero.double(), zero, zero, zero, zero
     left_out = torch.zeros_like(context.ref, dtype=torch.bool)
