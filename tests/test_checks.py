@@ -382,21 +382,33 @@ def test_sides_of_a_relation_in_the_same_memory(right: bool, tmp_path: Path) -> 
     assert (found.broken == 0) is right
 
 
-def test_places_of_vector_loops_are_no_batches() -> None:
-    """Neither batches nor permutations are looked at where an element's place is in its bits."""
+@pytest.mark.parametrize(
+    ("dtype", "near", "far"),
+    [("float32", 2.0**-19, 2.0**-14), ("float16", 2.0**-9, 2.0**-5)],
+)
+def test_places_of_vector_loops_matter_little(dtype: str, near: float, far: float) -> None:
+    """Where an element's place is in its bits, batches and permutations may differ by a little of
+    the largest element, and what is farther off is a fault there, too."""
     made = context(
         op_of(relations=(relation("permutation", inputs=(), dims=("B",)), relation("odd"))),
-        TWICE_REF,
-    )
-    first = made.inputs["x"] + made.inputs["x"]
-    run = lambda x: x + x  # noqa: E731
-    for vectorised in (False, True):
-        found = checks.run(
-            made, run, first, configs.Launches(), interpreted=True, vectorised=vectorised
-        )
-        assert ("batch" in found.names) is not vectorised
-        assert ("permutation" in found.names) is not vectorised
-        assert "odd" in found.names
+        TWICE_REF, dtype,
+    )  # fmt: skip
+    for off in (0.0, near, far):
+
+        def run(x: Any, off: float = off) -> Any:
+            y = 2 * x
+            y[x.shape[0] // 2] *= 1 + off
+            return y
+
+        for vectorised in (False, True):
+            pending = checks.run(
+                made, run, run(made.inputs["x"].clone()), configs.Launches(), interpreted=True,
+                vectorised=vectorised,
+            )  # fmt: skip
+            found = checks.found(pending.names, pending.values.tolist())
+            fails = off == far or (off != 0.0 and not vectorised)
+            assert bool(found.batch) is bool(found.broken) is fails
+            assert (found.permutation_judged, found.odd) == (20, 0.0)
 
 
 # --- autotuned kernels --------------------------------------------------------------------------

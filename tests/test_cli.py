@@ -889,17 +889,19 @@ def test_replay_says_what_a_relation_was_judged_at(
     say so is the same where its numbers are.
     """
     write_op(here / "corpus")
-    with (here / "corpus" / "double" / "op.toml").open("a") as file:
+    path = here / "corpus" / "double" / "op.toml"
+    path.write_text(f'batch = "B"\n{path.read_text()}')
+    with path.open("a") as file:
         file.write('[relations]\nodd = { inputs = ["x"], units = 0 }\n'
                    'shift = { inputs = ["x"], units = 4 } # which 2x does not keep\n')  # fmt: skip
     assert main(["run", "--device", "cpu", "--gate", "1", "--cases", "0", "--corpus",
                  str(here / "corpus"), "--out", str(here / "r.jsonl.gz")]) == 0  # fmt: skip
     (record,) = jsonlines.read(here / "r.jsonl.gz")
     count = dict(record.case.dims)["B"]
-    expected = Checks(0, 0, 0, 0, odd=0.0, odd_judged=count, shift_judged=0, broken=0)
+    expected = Checks(0, 0, 0, 0, 0, odd=0.0, odd_judged=count, shift_judged=0, broken=0)
     assert record.checks == expected
     said = (
-        "  passes its checks: unwritten 0, stray 0, inputs_changed 0, unrepeatable 0, "
+        "  passes its checks: unwritten 0, stray 0, inputs_changed 0, unrepeatable 0, batch 0, "
         f"odd 0 (of {count}), broken 0\n"
         "  not judged, for want of an element that could be: shift\n"
     )

@@ -54,6 +54,7 @@ HEAVY = {
         "tolcal.measure.checks", "tolcal.measure.device", "tolcal.measure.domain",
         "tolcal.measure.environment", "tolcal.measure.given", "tolcal.measure.large",
         "tolcal.measure.relations", "tolcal.measure.room",
+        "tolcal.measure.settings",
         "tolcal.measure.watch", "tolcal.testing.recording",
     },
     "triton": {"tolcal.stats.fused", "tolcal.stats.narrowing", "tolcal.measure.fused"},

@@ -554,6 +554,46 @@ def test_a_kernel_that_changes_the_folder_disturbs_nobody(
     assert {r.status for r in run(Path("c"))} == {"ok"}
 
 
+SETS = """\
+import torch
+torch.set_default_dtype(torch.float64)
+torch.set_default_device("meta")
+torch.set_float32_matmul_precision("high")
+torch.set_flush_denormal(True)
+def run(x):
+    # As it left them at its import, and in its last launch.
+    assert torch.tensor(1.0).dtype == torch.float64 and torch.empty(1).is_meta
+    assert torch.get_float32_matmul_precision() == "high"
+    assert float(x[0, 0]) * 0 == 5e-324 * float(1)
+    torch.set_grad_enabled(True)
+    torch.use_deterministic_algorithms(True)
+    torch.set_num_threads(2)
+    return x + x
+"""
+FINDS = """\
+import torch
+def {name}(x):
+    assert torch.tensor(1.0).dtype == torch.float32
+    assert torch.tensor(1.0).device.type == "cpu"
+    assert torch.get_float32_matmul_precision() == "highest"
+    assert 5e-324 * float(1) != 0
+    assert not torch.is_grad_enabled() and torch.get_num_threads() == 1
+    assert not torch.are_deterministic_algorithms_enabled()
+    return x + x
+"""
+
+
+def test_a_kernel_that_sets_torch_up_otherwise_disturbs_nobody(tmp_path: Path) -> None:
+    """Neither the reference nor other kernels find what one set, which finds it itself."""
+    kernels = {"a_sets": SETS, "b_finds": FINDS.format(name="run")}
+    write_op(tmp_path, kernels=kernels, reference=FINDS.format(name="reference"))
+    records = run(tmp_path, gate=3)
+    assert {(r.kernel, r.status, r.reason) for r in records} == {
+        ("a_sets", "ok", ""), ("b_finds", "ok", ""),
+    }  # fmt: skip
+    assert not any(r.checks and r.checks.failed for r in records)
+
+
 def test_a_forged_report_does_not_end_the_run(tmp_path: Path) -> None:
     """A kernel that writes to the worker's pipe is `crashed`, and the others still run."""
     forger = (

@@ -449,8 +449,10 @@ def _differing(old: Record, new: Record) -> list[tuple[str, str, str]]:
 
 
 def _as_old(new: Checks | None, old: Checks) -> Checks | None:
-    """``new`` as a record tells it that does not say how many elements a relation was judged at:
-    there one that was judged at none was 0.
+    """``new`` as a record of an older version tells it.
+
+    One that does not say how many elements a relation was judged at has 0 where that was none. Of
+    a kernel of plain torch on a CPU, batch and permutation were not looked at.
     """
     if new is None:
         return None
@@ -460,6 +462,11 @@ def _as_old(new: Checks | None, old: Checks) -> Checks | None:
             unknown[f"{kind}_judged"] = None
             unknown[kind] = getattr(new, kind) or 0.0
             unknown["broken"] = new.broken or 0
+    if old.batch is None and not new.batch:
+        unknown["batch"] = None
+    if old.permutation is None and old.permutation_judged is None and not new.broken:
+        unknown |= {"permutation": None, "permutation_judged": None}
+        unknown.setdefault("broken", old.broken)
     return msgspec.structs.replace(new, **unknown)
 
 

@@ -27,12 +27,10 @@ from tolcal.measure.configs import Launches
 from tolcal.measure.context import Context, Poison
 from tolcal.measure.relations import Distance, Inputs
 from tolcal.measure.watch import Input, Watch, alike, bits, untouched, unwritten
-from tolcal.model import RELATION_MAX, RELATIONS, Case, Checks, Relation
+from tolcal.model import RELATION_MAX, RELATIONS, Case, Checks
 
 Function = Callable[..., torch.Tensor]
 _COUNTS = ("unwritten", "stray", "inputs_changed", "unrepeatable")
-#: What configurations may differ by where op.toml says nothing: they may sum in another order.
-_CONFIGS = Relation("configs", (), (), 64.0)
 
 
 class FailedCheckError(Exception):
@@ -84,7 +82,7 @@ def run(
         interpreted: whether Triton is, which is slow and repeats itself by its nature.
         vectorised: whether the kernel is made of a CPU's vector loops, which round the elements
             that they have no full vector for in another way: then an element's bits depend on its
-            place, and neither batches nor permutations are looked at.
+            place, and batches and permutations may differ by what `relations.of_loops` says.
         batch: whether batches are, if the op declares them.
 
     Raises:
@@ -93,8 +91,8 @@ def run(
     distances: list[tuple[str, Distance]] = []
     counts = _watched(context, function, first, launched, again=not interpreted)
     rows = None
-    if batch and context.op.batch is not None and not vectorised:
-        rows = _batch(context, function, first, launched)
+    if batch and context.op.batch is not None:
+        rows = _batch(context, function, first, launched, vectorised)
 
     def launch(inputs: Inputs) -> torch.Tensor:
         # A kernel that writes to its inputs must not change the case's own.
@@ -103,11 +101,10 @@ def run(
             return context.launch(function, own)
 
     for relation in context.op.relations:
-        if relation.kind != "configs" and not (vectorised and relation.kind == "permutation"):
+        if relation.kind != "configs":
             with _named(relation.kind):
-                distances.append(
-                    (relation.kind, relations.measure(context, relation, first, launch))
-                )
+                found = relations.measure(context, relation, first, launch, vectorised)
+            distances.append((relation.kind, found))
     if launched.made:
         distance, stray, changed = _configs(context, function, first, launched, interpreted)
         counts[1], counts[2] = counts[1] + stray, counts[2] + changed
@@ -200,9 +197,12 @@ def _differing(out: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
 
 
 def _batch(
-    context: Context, function: Function, first: torch.Tensor, launched: Launches
+    context: Context, function: Function, first: torch.Tensor, launched: Launches, vectorised: bool
 ) -> torch.Tensor:
-    """[] int64: output elements whose bits are others where their row has fewer companions."""
+    """[] int64: output elements whose bits are others where their row has fewer companions.
+
+    With ``vectorised`` those that are too far off, as others are no fault.
+    """
     op, batch = context.op, context.op.batch
     assert batch is not None
     differing = torch.zeros((), dtype=torch.int64, device=context.device)
@@ -219,7 +219,11 @@ def _batch(
         }
         with _named("batch"), Launches(launched, by_place=True), Poison():
             out = context.launch(function, inputs, _resized(context.case, batch, count))
-        differing = differing + _differing(out, first.narrow(axis, start, count)).sum()
+        whole = first.narrow(axis, start, count)
+        if vectorised:
+            differing = differing + relations.far_in_loops(context, out, whole, axis, start)
+        else:
+            differing = differing + _differing(out, whole).sum()
     return differing
 
 
@@ -247,7 +251,8 @@ def _configs(
 ) -> tuple[Distance, torch.Tensor, torch.Tensor]:
     """How far each configuration is from the plain output, and, as of `_elsewhere`, what else they
     write to."""
-    allowed = next((r for r in context.op.relations if r.kind == "configs"), _CONFIGS).units
+    declared = (r.units for r in context.op.relations if r.kind == "configs")
+    allowed = next(declared, configs.UNITS)
     zero = torch.zeros((), dtype=torch.int64, device=context.device)
     largest, beyond, judged, stray, changed = zero.double(), zero, zero, zero, zero
     left_out = torch.zeros_like(context.ref, dtype=torch.bool)

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 Run = Callable[..., Any]  # Autotuner.run
+#: What configurations may differ by where op.toml says nothing: they may sum in another order.
+UNITS = 64.0
 #: What stands for the time of a configuration that is passed over.
 _NEVER = float("inf")
 

@@ -26,6 +26,9 @@ from tolcal.model import DTYPES, RELATION_MAX, Relation
 
 #: Scaling by 2^2: upwards it is exact for subnormals, too.
 POWER = 2
+#: What a CPU's vector loops may make of an element in another place: so many units of the compute
+#: dtype, or roundings of the case's, of the largest element; cancellation may be on its way.
+LOOP_UNITS, LOOP_ROUNDINGS = 64.0, 8.0
 Inputs = Mapping[str, torch.Tensor]
 Launch = Callable[[Inputs], torch.Tensor]
 
@@ -72,7 +75,13 @@ def distance(
     return Distance(largest, beyond.sum(), (~left_out).sum())
 
 
-def measure(context: Context, relation: Relation, first: torch.Tensor, launch: Launch) -> Distance:
+def measure(
+    context: Context,
+    relation: Relation,
+    first: torch.Tensor,
+    launch: Launch,
+    vectorised: bool = False,
+) -> Distance:
     """How far the kernel of ``launch`` is from keeping ``relation`` on the case of ``context``.
 
     Args:
@@ -80,6 +89,7 @@ def measure(context: Context, relation: Relation, first: torch.Tensor, launch: L
         relation: one that its op declares, not ``configs``.
         first: the kernel's output on the case itself.
         launch: runs the kernel on other inputs of the same shapes.
+        vectorised: whether a permutation may cost what `of_loops` says.
     """
     if relation.kind == "sums":
         return _sums(context, relation, first)
@@ -87,11 +97,21 @@ def measure(context: Context, relation: Relation, first: torch.Tensor, launch: L
         return _shift(context, relation, launch)
     if relation.kind == "linear":
         return _linear(context, relation, first, launch)
-    return _mapped(context, relation, first, launch)
+    slack, units = context.gap, relation.units
+    if vectorised and relation.kind == "permutation":
+        slack, units = slack + of_loops(context), max(units, 1.0)
+    return _mapped(context, relation, first, launch, slack, units)
 
 
-def _mapped(context: Context, relation: Relation, first: torch.Tensor, launch: Launch) -> Distance:
-    """f(T x) = S f(x), held as S^-1 f(T x) = f(x)."""
+def _mapped(
+    context: Context,
+    relation: Relation,
+    first: torch.Tensor,
+    launch: Launch,
+    slack: torch.Tensor,
+    units: float,
+) -> Distance:
+    """f(T x) = S f(x), held as S^-1 f(T x) = f(x), within ``units`` beyond ``slack``."""
     power = 2.0**POWER if relation.kind.startswith("scale") else 1.0
     factor = -1.0 if relation.kind == "odd" else power
     orders = _orders(context, relation.dims)
@@ -120,15 +140,39 @@ def _mapped(context: Context, relation: Relation, first: torch.Tensor, launch: L
 
     wide = context.wide_of(moved)
     found = context.reference(**wide)
-    left_out = _left_out(context, back(found), context.ref, context.scale, relation.units)
+    left_out = _left_out(context, back(found), context.ref, context.scale, units)
     if domain.may_leave(context.op, context.case, factor):
         left_out |= back(_outside(context, wide, found).double()) != 0
     if relation.kind == "scale_equivariant":
         left_out |= _rescales_badly(context, context.ref, power)
     return distance(
-        back(_copied(launch(moved))), first.double(), slack=context.gap,
-        unit=context.roundoff * context.scale, allowed=relation.units, left_out=left_out,
+        back(_copied(launch(moved))), first.double(), slack=slack,
+        unit=context.roundoff * context.scale, allowed=units, left_out=left_out,
     )  # fmt: skip
+
+
+def of_loops(context: Context) -> torch.Tensor:
+    """[] fp64: by how much an output element may differ where it lies elsewhere in a CPU's loops.
+
+    They compute what is no full vector in another way. A kernel of several such steps rounds what
+    it has in between, which may be as large as the largest output.
+    """
+    unit = max(LOOP_UNITS * context.roundoff, LOOP_ROUNDINGS * DTYPES[context.case.dtype].roundoff)
+    largest = context.scale.max() if context.scale.numel() else context.scale.new_zeros(())
+    return unit * largest
+
+
+def far_in_loops(
+    context: Context, ours: torch.Tensor, theirs: torch.Tensor, axis: int, start: int
+) -> torch.Tensor:
+    """[] int64: of some rows of the output, from ``start`` along ``axis``, elements that differ by
+    more than `of_loops` and a gap."""
+    left_out = _left_out(context, context.ref, context.ref, context.scale, LOOP_UNITS)
+    gap, left_out = (x.narrow(axis, start, ours.shape[axis]) for x in (context.gap, left_out))
+    unit = of_loops(context)
+    return distance(
+        ours.double(), theirs.double(), slack=gap, unit=unit, allowed=1.0, left_out=left_out
+    ).beyond
 
 
 def _copied(out: torch.Tensor) -> torch.Tensor:

@@ -30,6 +30,7 @@ from tolcal.measure.context import Context
 from tolcal.measure.given import GivenContext
 from tolcal.measure.large import LargeContext
 from tolcal.measure.room import TooLargeError
+from tolcal.measure.settings import Settings
 from tolcal.measure.wire import (
     FAILED_CHECK,
     Finished,
@@ -146,6 +147,7 @@ class Worker:
         self.most = FIRST_BATCH
         self.interpreter = os.environ.get("TRITON_INTERPRET") == "1"
         self.values: Mapping[str, bytes] | None = None  # of the unit
+        self.settings = Settings()
         configs.install(self.interpreter)
         self.touched = False  # by a kernel's code, which may have made it unfit
         self.unfit: dict[int, str] = {}  # pinned cases of the unit that can't be run, and why
@@ -154,7 +156,7 @@ class Worker:
         """``run`` of a kernel, or why its file can't be loaded."""
         if kernel.path not in self.loaded:
             try:
-                self.loaded[kernel.path] = load(kernel.path, "run")
+                self.loaded[kernel.path] = self.settings.own(lambda: load(kernel.path, "run"))
             except (Exception, SystemExit) as error:
                 self.loaded[kernel.path] = f"at import: {describe_error(error, kernel.path)}"
         return self.loaded[kernel.path]
@@ -163,7 +165,9 @@ class Worker:
         """The op's reference. TolcalError if it can't be loaded: no case of the op can run."""
         if op.reference_path not in self.loaded:
             try:
-                self.loaded[op.reference_path] = load(op.reference_path, "reference")
+                self.loaded[op.reference_path] = self.settings.own(
+                    lambda: load(op.reference_path, "reference")
+                )
             except (Exception, SystemExit) as error:
                 what = describe_error(error, op.reference_path)
                 raise TolcalError(f"{op.reference_path}: {what}") from None

@@ -7,6 +7,7 @@ import math
 import msgspec
 
 from tolcal import bounds, compare
+from tolcal.compare import exact
 from tolcal.model import (
     DTYPES,
     Case,
@@ -75,7 +76,8 @@ def of(record: Record, tolerance: Tolerance | float | None) -> Failure | None:
     if record.checks is not None and record.checks.failed:
         name = record.checks.failed[0]
         count = getattr(record.checks, name)
-        return Failure(f"check {name}", f"{plural(count, 'element')} {name}, 0 allowed")
+        far = f" ({exact.relations_of(record.checks)})" if name == "broken" else ""
+        return Failure(f"check {name}", f"{plural(count, 'element')} {name}{far}, 0 allowed")
     if record.outside is not None and record.outside.differing:
         return Failure(
             "outside",

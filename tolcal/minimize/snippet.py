@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from tolcal import __version__, cases, imports
-from tolcal.minimize import values
+from tolcal.minimize import checked, values
 from tolcal.minimize.failure import Failure
 from tolcal.model import DTYPES, Case, InputSpec, Kernel, Op, Record, TolcalError, Values, one_line
 
@@ -57,12 +57,13 @@ def write(
         "run": _files(Path(kernel.path)),
         "reference": _files(Path(op.reference_path)),
     }
-    judged = tolerance is not None
+    further = _further(op, kernel, record, failed, isinstance(tolerance, Values))
+    judged = tolerance is not None or any("reference(" in lines for lines in further)
     body = _inputs(op, record.case, given) + (
-        _only_run(op, record, failed) if tolerance is None else
-        _judge(op, record, failed, tolerance)
+        _only_run(op, record, failed, further) if tolerance is None else
+        _judge(op, record, failed, tolerance, further)
     )  # fmt: skip
-    parts = [_head(op, kernel, record, failed), _imports_of(record)]
+    parts = [_head(op, kernel, record, failed), _imports_of(record, [*sources.values()])]
     wanted = {name: files for name, files in sources.items() if judged or name == "run"}
     if _mergeable([*wanted.values()], body):
         for name, files in wanted.items():
@@ -96,15 +97,24 @@ def _head(op: Op, kernel: Kernel, record: Record, failed: Failure | None) -> str
     return "\n".join([FIRST, *(f"# {one_line(line, 400)}" for line in lines)])
 
 
-def _imports_of(record: Record) -> str:
+def _imports_of(record: Record, sources: list[Files]) -> str:
     if record.run.environment.device_class != "cpu":
         return 'import torch\n\nDEVICE = "cuda"'
+    tuned = any("autotune" in text for files in sources for text in files.values())
     return (
         "import os\n\n"
         'os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported\n'
         "import torch\n\n"
         'DEVICE = "cpu"\ntorch.set_num_threads(1)'
-    )
+    ) + (f"\n{_TUNED}" if tuned else "")
+
+
+#: As `measure.configs` has it.
+_TUNED = """\
+# The interpreter has no clock: of its configurations an autotuned kernel takes the first.
+import triton.runtime.autotuner
+
+triton.runtime.autotuner.Autotuner._bench = lambda *_, **__: [1.0] * 3"""
 
 
 # --- sources --------------------------------------------------------------------------------
@@ -349,11 +359,15 @@ def _literal(
 _POISON = """
     class _Poison(torch.overrides.TorchFunctionMode):
         # An element that the kernel never writes is nan, and not what memory happens to hold.
+        def __init__(self, fill=torch.nan):
+            super().__init__()
+            self.fill = fill
+
         def __torch_function__(self, func, types, args=(), kwargs=None):
             made = func(*args, **(kwargs or {}))
             names = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
             if func.__name__ in names and made.is_floating_point():
-                made.fill_(torch.nan)
+                made.fill_(self.fill)
             return made
 """
 _SIGMA = """
@@ -406,7 +420,7 @@ def _domain(name: str, spec: InputSpec) -> tuple[float | int, ...]:
     return (*ends, spec.low, spec.high, cases.signed(cases.usual_key(name)))
 
 
-#: Checks that a script can show, and how: lines after the launch.
+#: Checks that a script shows by lines right after the launch.
 _SHOWN = {
     "check inputs_changed": "_changed = sum(\n"
     "    int((_bits(_given[name]) != _bits(x)).sum())\n"
@@ -416,6 +430,13 @@ _SHOWN = {
     "check unrepeatable": "_again = run(**{{name: {copied} for name, x in _inputs.items()}})\n"
     "_changed = int((_bits(_again) != _bits(_out)).sum())\n"
     "assert not _changed, f'{{_changed}} bytes differ between two launches, 0 allowed'",
+    "check unwritten": "_given = {{name: {copied} for name, x in _inputs.items()}}\n"
+    "with _Poison(1.0):\n"
+    "    _again = run(**_given).double()\n"
+    "_missing = int((_out.double().isnan() & (_again == 1.0)).sum())\n"
+    "assert not _missing, f'{{_missing}} elements that nothing is written to, 0 allowed'",
+    "check stray": "_stray = _guard.stray()\n"
+    "assert not _stray, f'{{_stray}} bytes written outside of tensors, 0 allowed'",
 }
 _BITS = """
     def _bits(x):
@@ -423,16 +444,55 @@ _BITS = """
 """
 
 
-def _run_lines(op: Op, record: Record, failed: Failure | None) -> list[str]:
+def _further(
+    op: Op, kernel: Kernel, record: Record, failed: Failure | None, has_sigma: bool
+) -> list[str]:
+    """What a script ends with that shows a broken relation, or rows that depend on others.
+
+    ``has_sigma``: whether it has `_SIGMA` and its signs anyway.
+    """
+    way = failed.way if failed else ""
+    copied = _copied(record.case)
+    text = ""
+    if way == "check batch":
+        text = checked.batch(op, kernel, record, copied)
+    elif way == "check broken":
+        one = checked.broken(op, record)
+        text = checked.relation(op, kernel, record, one, copied) if one else ""
+        poison = [textwrap.dedent(_POISON).strip()] if one and one.kind == "configs" else []
+        sigma = [] if has_sigma else [textwrap.dedent(_SIGMA).strip(), _signs(op)]
+        return [*poison, *sigma, text] if text else []
+    return [text] if text else []
+
+
+def _copied(case: Case) -> str:
+    return "x.clone()" if case.layout == "contiguous" else "_laid(x)"
+
+
+def _signs(op: Op) -> str:
+    """Lines that draw the sign vectors of sigma."""
+    keys = "".join(
+        f"    {name!r}: {cases.signed(cases.key('sigma', 1, name))},\n"
+        for name, spec in op.inputs.items()
+        if not spec.is_integer
+    )
+    return (
+        f"_signs = {{\n{keys}}}\n"
+        "_signs = {\n"
+        "    name: _words(key, _inputs[name].numel()).reshape(_inputs[name].shape).to(DEVICE)\n"
+        "    for name, key in _signs.items()\n"
+        "}"
+    )
+
+
+def _run_lines(op: Op, record: Record, failed: Failure | None, further: list[str]) -> list[str]:
     case, way = record.case, failed.way if failed else ""
     shape = cases.shape_of(op.output, case)
-    copied = "x.clone()" if case.layout == "contiguous" else "_laid(x)"
+    copied = _copied(case)
     lines = []
     call = f"_given = {{name: {copied} for name, x in _inputs.items()}}\n_out = run(**_given)"
-    unseen = way.startswith(("check ", "crashed in check ")) and way not in (
-        *_SHOWN, "check unwritten",
-    )  # fmt: skip
-    if unseen or way == "outside":
+    unseen = way.startswith(("check ", "crashed in check ")) and way not in _SHOWN
+    if (unseen and not further) or way == "outside":
         raise TolcalError(
             f"no script shows {way.removeprefix('check ')!r} ({failed.text if failed else ''}); "
             "`tolcal replay` does"
@@ -448,6 +508,12 @@ def _run_lines(op: Op, record: Record, failed: Failure | None) -> list[str]:
     if way in ("kinds", "check unwritten"):
         lines.append(textwrap.dedent(_POISON).strip())
         call = call.replace("_out = ", "with _Poison():\n    _out = ")
+    if way == "check stray":
+        lines.append(textwrap.dedent(checked.GUARDED).strip())
+        call = f"_guard = _Guarded()\n{call}".replace(copied, "_guard.place(x)")
+        call = call.replace("_out = ", "with _guard:\n    _out = ")
+    if further:
+        call += "\n_first = _out.clone()"
     dtype = op.output_dtype or case.dtype
     lines.append(
         f"torch.set_grad_enabled(False)\n{call}\n"
@@ -455,30 +521,28 @@ def _run_lines(op: Op, record: Record, failed: Failure | None) -> list[str]:
         f"assert _got == ({shape}, torch.{dtype}), f'run() returned {{_got}}'"
     )
     if way in _SHOWN:
-        lines.append(textwrap.dedent(_BITS).strip())
+        if "_bits" in _SHOWN[way]:
+            lines.append(textwrap.dedent(_BITS).strip())
         lines.append(_SHOWN[way].format(mutates=sorted(op.mutates), copied=copied))
     return lines
 
 
-def _only_run(op: Op, record: Record, failed: Failure | None) -> list[str]:
-    if failed is not None and failed.way == "check unwritten":
-        raise TolcalError(
-            f"without a tolerance no script shows 'unwritten' ({failed.text}); `tolcal replay` does"
-        )
-    return [*_run_lines(op, record, failed), "print('run() returned')"]
+def _only_run(op: Op, record: Record, failed: Failure | None, further: list[str]) -> list[str]:
+    return [*_run_lines(op, record, failed, further), *further, "print('run() returned')"]
 
 
-def _judge(op: Op, record: Record, failed: Failure | None, tolerance: Values | float) -> list[str]:
+def _judge(
+    op: Op,
+    record: Record,
+    failed: Failure | None,
+    tolerance: Values | float,
+    further: list[str],
+) -> list[str]:
     case = record.case
     form = DTYPES[op.output_dtype or case.dtype]
-    signs = "".join(
-        f"    {name!r}: {cases.signed(cases.key('sigma', 1, name))},\n"
-        for name, spec in op.inputs.items()
-        if not spec.is_integer
-    )
     by_hand = isinstance(tolerance, float)
     lines = [] if by_hand else [textwrap.dedent(_SIGMA).strip()]
-    lines += _run_lines(op, record, failed)
+    lines += _run_lines(op, record, failed, further)
     if isinstance(tolerance, float):
         begin = (
             "# An element passes if it is off the rounded reference by at most the hand-picked\n"
@@ -489,12 +553,7 @@ def _judge(op: Op, record: Record, failed: Failure | None, tolerance: Values | f
             "# An element passes if what it is off by beyond the rounding of its dtype is at most\n"
             "# atol + scaled_tol * u * (|ref| + sigma).\n"
             f"_atol, _scaled_tol, _u = {tolerance.atol!r}, {tolerance.scaled_tol!r}, "
-            f"{record.roundoff!r}\n"
-            f"_signs = {{\n{signs}}}\n"
-            "_signs = {\n"
-            "    name: _words(key, _inputs[name].numel()).reshape(_inputs[name].shape).to(DEVICE)\n"
-            "    for name, key in _signs.items()\n"
-            "}\n"
+            f"{record.roundoff!r}\n{_signs(op)}\n"
         )
     lines.append(
         begin + "_wide = {\n"
@@ -549,5 +608,4 @@ def _judge(op: Op, record: Record, failed: Failure | None, tolerance: Values | f
             f"    f'the errors lean to one side: bias {{_bias:+.3f}} observed, "
             f"{tolerance.bias_tol!r} allowed'\n)"
         )
-    lines.append("print('every element is within its bound')")
-    return lines
+    return [*lines, *further, "print('every element is within its bound')"]
