@@ -261,7 +261,8 @@ def test_a_reference_that_fails_later_stilca_ends_the_run(tmp_path: Path) -> Non
     with pytest.raises(TolcalError) as caught:
         run(tmp_path, gate=8)
     assert str(caught.value) == (
-        f"{tmp_path}/double/reference.py: reference() failed on B=3 H=5: ValueError: not three"
+        f"{tmp_path}/double/reference.py: reference() failed on B=3 H=5: ValueError: not three "
+        "(reference.py:3)"
     )
 
 

@@ -75,18 +75,19 @@ def test_every_kernel_has_a_record_of_every_case(zoo: list[Record]) -> None:
 @pytest.mark.parametrize(
     ("kernel", "reason"),
     [
-        ("b_raises", "ValueError: no such luck [31m"),
-        ("c_exits", "SystemExit: 3"),
+        ("b_raises", "ValueError: no such luck [31m (b_raises.py:2)"),
+        ("c_exits", "SystemExit: 3 (c_exits.py:3)"),
         ("d_shape", "ValueError: run() returned shape [5, {B}], [{B}, 5] expected by op.toml"),
         ("e_dtype", "ValueError: run() returned torch.float64, torch.float32 expected"),
         ("f_list", "TypeError: run() returned list, a tensor expected"),
         (
             "g_import",
-            "at import: ModuleNotFoundError: No module named 'no_such_module_of_ours'",
+            "at import: ModuleNotFoundError: No module named 'no_such_module_of_ours' "
+            "(g_import.py:1)",
         ),
         ("k_sparse", "ValueError: run() returned a torch.sparse_coo tensor, a dense one expected"),
         ("l_no_run", "at import: TypeError: l_no_run.py has no function run()"),
-        ("m_exits_at_import", "at import: SystemExit: not here"),
+        ("m_exits_at_import", "at import: SystemExit: not here (m_exits_at_import.py:1)"),
     ],
 )
 def test_failure_is_a_record(zoo: list[Record], kernel: str, reason: str) -> None:
@@ -148,7 +149,7 @@ def test_a_crash_says_where(tmp_path: Path) -> None:
     assert reasons["c_import"] == (
         "at import: ModuleNotFoundError: No module named 'torchh' (c_import.py:3)"
     )
-    assert reasons["d_long"].endswith("xxx... (d_long.py:2)")
+    assert reasons["d_long"].endswith("xxx… (d_long.py:2)")
 
 
 def test_hang_costs_one_case(zoo: list[Record]) -> None:
@@ -328,7 +329,11 @@ def test_raised_tolcal_error_is_a_record(tmp_path: Path) -> None:
     write_op(tmp_path, kernels=kernels)
     records = run(tmp_path)
     assert [r.status for r in records] == ["crashed", "crashed", "ok"]
-    assert [r.reason for r in records] == ["TolcalError: stop", "BrokenPipeError: [Errno 1] x", ""]
+    assert [r.reason for r in records] == [
+        "TolcalError: stop (a.py:3)",
+        "BrokenPipeError: [Errno 1] x (b.py:3)",
+        "",
+    ]
 
 
 def test_bfloat16_triton_is_skipped_on_a_cpu(tmp_path: Path) -> None:
@@ -384,7 +389,7 @@ def test_find_case_knows_the_gate_set(pair: Path, seeded: list[Record]) -> None:
     [
         (
             "def reference(x):\n    raise ValueError('not today')\n",
-            "reference() failed on B={B} H=5: ValueError: not today",
+            "reference() failed on B={B} H=5: ValueError: not today (reference.py:2)",
         ),
         (
             "def reference(x):\n    return 2 * x[:, 1:]\n",
@@ -397,7 +402,10 @@ def test_find_case_knows_the_gate_set(pair: Path, seeded: list[Record]) -> None:
             "[{B}, 5] as op.toml's [output] says",
         ),
         ("def ref(x):\n    return 2 * x\n", "TypeError: reference.py has no function reference()"),
-        ("def reference(x):\n    exit()\n", "reference() failed on B={B} H=5: SystemExit: 0"),
+        (
+            "def reference(x):\n    exit()\n",
+            "reference() failed on B={B} H=5: SystemExit: 0 (reference.py:2)",
+        ),
     ],
     ids=["raises", "shape", "dtype", "name", "exits"],
 )

@@ -361,7 +361,7 @@ def test_a_failure_of_another_kind_is_none(root: Path) -> None:
     found = minimized(root, "raises")
     assert found.seeded.case.dims == (("B", 3), ("H", 3))
     assert found.after.failure.way == "crashed ValueError"
-    assert found.after.failure.text == "raised or died: ValueError: (3, 3)"
+    assert found.after.failure.text == "raised or died: ValueError: (3, 3) (raises.py:9)"
     assert found.elements[1] == 0
 
 

@@ -246,7 +246,8 @@ def test_a_pin_that_can_not_be_run_is_alone(tmp_path: Path, kernel: str) -> None
     records = run(tmp_path, gate=1, explore=2)
     (op,) = corpus.load(tmp_path)
     assert len(records) == 2 * (1 + 5 + 2)
-    raised = f"{op.reference_path}: reference() failed on B=3 H=100: ValueError: no such row"
+    raised = f"{op.reference_path}: reference() failed on B=3 H=100: ValueError: no such row "
+    raised += "(reference.py:5)"
     expected = [
         ("skipped", f"PIN can't be run: {raised}"[:240]),
         ("crashed", "PIN: before any kernel ran: exit status 3"),
@@ -285,7 +286,8 @@ def test_kernels_get_tensors_that_really_lie_so(tmp_path: Path) -> None:
     text = path.read_text().replace("B = [1, 2, 3, 4]", "B = [3]")
     path.write_text(f"layouts = {list(LAYOUTS)}\n{text}")
     records = run(tmp_path, gate=6)
-    said = {r.case.layout: r.reason.removeprefix("ValueError: ") for r in records if r.reason}
+    said = {r.case.layout: r.reason.removeprefix("ValueError: ").removesuffix(" (tells.py:5)")
+            for r in records if r.reason}  # fmt: skip
     assert said == {
         "contiguous": "(5, 1) 0 0", "transposed": "(1, 3) 0 0", "sliced": "(21, 1) 0 48",
         "strided": "(10, 2) 0 15", "expanded": "(0, 1) 0 10", "offset": "(5, 1) 1 17",

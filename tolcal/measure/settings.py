@@ -82,11 +82,12 @@ def _read() -> Values:
 def _value(read: Callable[[], Any]) -> Any:
     try:
         return read()
-    except (AttributeError, RuntimeError):  # an older version; set by both of two ways
+    except Exception:  # an older version; set by both of two ways; a kernel has undone torch
         return None
 
 
 def _write(now: Values, wanted: Values) -> None:
     for (_, write), is_so, value in zip(_EACH, now, wanted, strict=True):
-        if is_so != value and value is not None:
+        # What can't be read is left alone: the next reference finds out what has become of it.
+        if is_so != value and None not in (is_so, value):
             write(value)
