@@ -72,6 +72,8 @@ def _told(op: Op, done: Minimized) -> Iterator[str]:
         yield f"           -> {after.case.dims_text} as values"
     if before.case.layout != seeded.case.layout:
         yield f"layout     {before.case.layout} -> {seeded.case.layout}"
+    elif after.case.layout != "contiguous":
+        yield f"layout     {after.case.layout}; contiguous does not fail like that"
     if after.values is not None:
         was, now = done.elements
         yield f"elements   {was} -> {now} that are not 0"

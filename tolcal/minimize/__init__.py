@@ -149,8 +149,8 @@ class _Search:
         if failed is None:
             raise TolcalError(
                 f"{self.kernel.name}:{case.id} does not fail on {record.run.environment.text}: "
-                "its tolerance allows what it does there, so there is nothing to minimise; "
-                "`tolcal replay` has the numbers"
+                "it passes what it is judged by there, so there is nothing to minimise; `tolcal "
+                "replay` has the numbers"
             )
         if self.control is not None and not self._passes(trial.records.get(self.control.name)):
             self.notes.append(

@@ -68,8 +68,8 @@ def of(record: Record, tolerance: Tolerance | float | None) -> Failure | None:
                 counted = "" if exceeding is None else f", {exceeding} of {stats.count} elements"
                 return Failure(
                     "elements" if exceeding != 0 else "envelope",
-                    f"largest residual {stats.residual_max:.3g}, {allowed(record, values):.3g} "
-                    f"allowed at the median element ({over}{counted})",
+                    f"largest residual {stats.residual_max:.3g}, {allowed(record, values):.3g} of "
+                    f"it allowed at the median element ({over}{counted})",
                     float(used),
                 )
             return Failure("bias", f"bias {stats.bias:+.3f}, {values.bias_tol} allowed")
@@ -125,15 +125,11 @@ def holding(
 
 
 def allowed(record: Record, values: Values) -> float:
-    """What is allowed of |out - ref| at the median element."""
+    """What is allowed of the residual (half an output gap left out) at the median element."""
     stats = record.stats
     assert stats is not None
-    if stats.scale_quantiles is None or stats.scale_abs_quantiles is None:
-        return values.atol
-    return bounds.allowed(
-        values, record.case.dtype, record.roundoff,
-        stats.scale_quantiles[1], stats.scale_abs_quantiles[1],
-    )  # fmt: skip
+    scale = stats.scale_quantiles[1] if stats.scale_quantiles else 0.0
+    return values.atol + values.scaled_tol * record.roundoff * scale
 
 
 def need_tolerance(op: Op, case: Case) -> TolcalError:
