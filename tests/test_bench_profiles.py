@@ -6,9 +6,9 @@ import re
 import sys
 
 import pytest
-from tests_support import CORPUS, DATA, make_record, make_stats
+from tests_support import CORPUS, DATA, ROOT, make_record, make_stats
 
-from tolcal import corpus
+from tolcal import bounds, calibrate, corpus, history, tolerances
 from tolcal.model import Case, Checks, Outside, Record
 
 sys.path.insert(0, str(CORPUS.parent / "tests" / "bench"))
@@ -87,6 +87,23 @@ def test_the_page_shows_the_committed_records(capsys: pytest.CaptureFixture[str]
     assert never == {"unwritten", "scale_invariant", "linear"}
     first = [m[2] for way in ("scale_invariant", "linear") if (m := alone[way]) is not None]
     assert f"they are all that flags {' and '.join(first)} rows" in words
+
+
+def test_of_whole_numbers_sums_are_exact() -> None:
+    """No residual but of wrong kernels, all of them flagged, as docs/faults.md says."""
+    frame = history.read([DATA / "h200-profiles.parquet"])
+    rows = frame[(frame["profile"] == "integers") & frame["op"].isin(["matmul", "relu"])]
+    residual = rows["residual_max"].to_numpy() > 0
+    right = (rows["role"] == "control").to_numpy()
+    assert right.sum() == 24
+    assert not residual[right].any()
+    shown = rows[residual]
+    assert len(shown) == 7
+    approved = tolerances.read(ROOT / "tolerances.toml")
+    for (op, dtype), some in shown.groupby(["op", "dtype"], observed=True):
+        assert bounds.exceeds(calibrate.judged_rows(some), approved[str(op), str(dtype)]).all()
+    page = " ".join((ROOT / "docs" / "faults.md").read_text().split())
+    assert f"wrong kernels of theirs have one in {len(shown)}. The tolerance flags all" in page
 
 
 def test_it_runs_on_two_ops(capsys: pytest.CaptureFixture[str]) -> None:
