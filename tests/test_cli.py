@@ -988,7 +988,7 @@ def test_failed_run_keeps_the_last_records(
     out.parent.mkdir()
     out.write_bytes((measured / "r.jsonl.gz").read_bytes())
     assert refused(["run", "--device", "cpu", "--gate", "1", "--cases", "0"], capsys) == (
-        "corpus/double/reference.py: ImportError: gone"
+        "corpus/double/reference.py: ImportError: gone (reference.py:1)"
     )
     assert out.read_bytes() == (measured / "r.jsonl.gz").read_bytes()
     assert [p.name for p in out.parent.iterdir()] == ["records.jsonl.gz"]

@@ -27,7 +27,7 @@ from measure_support import request
 from tests_support import CORPUS, ROOT, make_environment, make_record, make_run, make_stats
 
 from tolcal import cases, corpus, measure, minimize, tolerances
-from tolcal.cli import main
+from tolcal.cli import main, minimizing
 from tolcal.minimize import failure, search, snippet, values
 from tolcal.model import (
     DTYPES,
@@ -819,6 +819,9 @@ def test_a_kernel_that_takes_a_layout_for_another(root: Path, tmp_path: Path) ->
     found = minimized(tmp_path / "corpus", "tail", case)
     assert found.after.case.layout == "sliced"
     assert found.after.case.dims == (("B", 2), ("H", 1))
+    (op,) = corpus.select(corpus.load(tmp_path / "corpus"), ["row_sum"])
+    told = list(minimizing._told(op, found))
+    assert "layout     sliced; contiguous does not fail like that" in told
     text = script(tmp_path / "corpus", "tail", found.after)
     failed = run_alone(text, tmp_path)
     assert failed.returncode == 1
