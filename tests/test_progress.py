@@ -134,4 +134,4 @@ def test_the_triton_cache_reaches_the_workers(
         (tmp_path / "pyproject.toml").write_text(f"[tool.tolcal]\n{pyproject}")
         assert main([*asked, *more]) == 1
         last = capsys.readouterr().err.splitlines()[-1]
-        assert f"ValueError: {expected}; tolcal minimize aa_tells:" in last
+        assert f"ValueError: {expected} (aa_tells.py:4); tolcal minimize aa_tells:" in last
