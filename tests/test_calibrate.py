@@ -177,11 +177,15 @@ def test_every_buggy_kernel_is_caught_in_every_locked_run(
     apart = corpus.subtle(ops) | corpus.found_by_checks(ops)
     frame = summarised(name)
     buggy = frame[(frame["role"] == "buggy") & ~frame["kernel"].isin(apart)]
-    groups = buggy.groupby(["op", "dtype", "kernel", "run_id"], observed=True)
-    assert len(groups) == kernels * 3 * runs
-    for (op, dtype, kernel, run), rows in groups:
+    judged = 0
+    for (op, dtype), rows in buggy.groupby(["op", "dtype"], observed=True):
         flagged = bounds.exceeds(calibrate.judged_rows(rows), shipped()[str(op), str(dtype)])
-        assert flagged.any(), (kernel, dtype, run)
+        caught = pd.Series(flagged).groupby(
+            [rows["kernel"].astype(str).to_numpy(), rows["run_id"].astype(str).to_numpy()]
+        ).any()  # fmt: skip
+        assert caught.all(), (dtype, caught[~caught])
+        judged += len(caught)
+    assert judged == kernels * 3 * runs
 
 
 def test_the_papers_rule_makes_every_locked_run_red() -> None:
