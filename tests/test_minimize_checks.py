@@ -50,11 +50,17 @@ def run(x):
     ctypes.memset(y.data_ptr() + y.numel() * y.element_size() + 64, 1, 2)
     return y.view(x.shape)
 """
+CANCELS = "import torch\ndef {name}(x):\n    return x.sigmoid() - (x + 2**-14).sigmoid(){more}\n"
+ROWS = r"\d+ elements depend on how many rows there are \(by more than [\d.e-]+\), 0 allowed"
 TUNED, GOOD_TUNED = TRITON.format(second="n // 2"), TRITON.format(second="n")
 #: check, relation, reference, wrong kernel, right kernel, what the script says
 SEEN = {
     "batch": ("", TWICE, "def run(x):\n    return 2 * x * (1 + x.shape[0] / 64)\n", GOOD,
-              r"\d+ elements depend on how many rows there are, 0 allowed"),
+              ROWS),
+    # whose differences are small beside what they are of
+    "cancelling": ("", CANCELS.format(name="reference", more=""),
+                   CANCELS.format(name="run", more=" + (x.shape[0] == 1)"),
+                   CANCELS.format(name="run", more=""), ROWS),
     "stray": ("", TWICE, STRAY, GOOD, r"\d+ bytes written outside of tensors, 0 allowed"),
     "unwritten": ("", TWICE, "import torch\ndef run(x):\n    y = torch.empty_like(x)\n"
                   "    y[1:] = 2 * x[1:]\n    y[0, 1:] = 2 * x[0, 1:]\n    return y\n", GOOD,

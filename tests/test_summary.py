@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -236,8 +237,16 @@ def test_the_first_form_is_read(tmp_path: Path) -> None:
     assert (told_bias > table["bias_told"].to_numpy()).any()
     for both in ((table, read), (read, table)):
         assert lines.merge(*both).equals(table)
-    with pytest.raises(TolcalError, match=r"not the columns of a summary \(bias_told\)"):
-        summaries.read(told(tmp_path / "new.parquet", old))
+    twice = old.append_column("bias", old["bias"])
+    at = lines.SCHEMA.get_field_index("bias")
+    texts = old.set_column(at, "bias", pa.array(["x"] * len(old)))
+    for name, version, table, says in (
+        ("new", 2, old, "not the columns of a summary (bias_told)"),
+        ("twice", 1, twice, "not the columns of a summary"),
+        ("texts", 1, texts, "another type than ours"),
+    ):
+        with pytest.raises(TolcalError, match=re.escape(says)):
+            summaries.read(told(tmp_path / f"{name}.parquet", table, version))
 
 
 def test_the_points_of_a_line_are_its_records_order_statistics() -> None:

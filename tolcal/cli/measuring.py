@@ -309,12 +309,18 @@ def _replay(
         _show_judged(value, found.limit, there)
         device = value.run.environment.device_class
         failed = failure.of(value, failure.holding(found.limit, found.op, device))
-        passes = None if found.limit is None and failed is None else failed is None
-        now = "no tolerance says whether it fails now" if passes is None else (
-            f"it fails now: {failed.text}" if failed else "it passes now"
-        )  # fmt: skip
+        if failed:
+            now = f"it fails now: {failed.text}"
+        elif value.status != "ok":
+            now = "it was not run here"
+        elif found.limit is None:
+            now = "no tolerance says whether it fails now"
+        else:
+            now = "it passes now"
         recorded = [r for r in found.records if r.kernel == value.kernel]
-        same &= _compare_recorded(value, recorded, now, passes is True)
+        same &= _compare_recorded(
+            value, recorded, now, failed is not None and value.role == "control"
+        )
         if scripts is not None:
             scripts.append(_script(found, value))
     return 0 if same else 1
@@ -392,11 +398,11 @@ def _show_parts(new: Record) -> None:
         print(f"  not judged, for want of an element that could be: {nowhere}")
 
 
-def _compare_recorded(new: Record, recorded: list[Record], now: str, passes: bool) -> bool:
+def _compare_recorded(new: Record, recorded: list[Record], now: str, fails: bool) -> bool:
     """Prints how new differs from recorded; False if it does where it must not.
 
     Where the source has changed since, other numbers are what was meant, and what counts is
-    whether new passes, which ``now`` says in words.
+    whether a control ``fails``, which ``now`` says in words: a known-wrong kernel is to fail.
     """
     here = [r for r in recorded if r.run.environment.key == new.run.environment.key]
     if not recorded:
@@ -420,15 +426,18 @@ def _compare_recorded(new: Record, recorded: list[Record], now: str, passes: boo
     differing = _differing(old, new)
     if not differing and old.status == new.status:
         print(f"  identical to the record of run {old.run.id}")
-        return True
+        return not (changed and fails)
     for name, before, after in differing:
         if not changed or name in _TELLING:
             print(f"  {name}: recorded {before}, now {after}")
-    return passes if changed else not here
+    return not fails if changed else not here
 
 
 #: What is said of numbers that were to change.
-_TELLING = ("residual_max", "max_abs", "nonfinite_mismatch")
+_TELLING = (
+    "residual_max", "max_abs", "nonfinite_mismatch", "checks.unwritten", "checks.stray",
+    "checks.inputs_changed", "checks.unrepeatable", "checks.batch", "checks.broken",
+)  # fmt: skip
 
 
 def _differing(old: Record, new: Record) -> list[tuple[str, str, str]]:

@@ -113,13 +113,13 @@ def _first_form(table: pa.Table) -> pa.Table:
     Of which record that is they don't say; where no record has a residual, none is judged.
     """
     place = lines.SCHEMA.get_field_index("bias_told")
-    needed = ("bias", TUPLES["envelope"][0])
-    if len(table.column_names) < place or not {*needed} <= {*table.column_names}:
-        return table  # `conform` says what it lacks
-    bias, residual = (table[name].cast(pa.float32()) for name in needed)
-    none = pc.fill_null(pc.less_equal(residual, 0), False)
-    told = pc.if_else(none, pa.scalar(0, pa.float32()), bias)
-    return table.add_column(place, lines.SCHEMA.field(place), told)
+    if table.column_names != [name for name in lines.SCHEMA.names if name != "bias_told"]:
+        return table  # `conform` says what is wrong with it
+    told, residual = table["bias"], table[TUPLES["envelope"][0]]
+    if told.type == residual.type == pa.float32():
+        none = pc.fill_null(pc.less_equal(residual, 0), False)
+        told = pc.if_else(none, pa.scalar(0, pa.float32()), told)
+    return table.add_column(place, "bias_told", told)
 
 
 def conform(table: pa.Table, name: Path | str) -> pa.Table:

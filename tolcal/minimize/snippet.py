@@ -453,16 +453,17 @@ def _further(
     """
     way = failed.way if failed else ""
     copied = _copied(record.case)
-    text = ""
+    sigma = [] if has_sigma else [textwrap.dedent(_SIGMA).strip(), _signs(op)]
     if way == "check batch":
         text = checked.batch(op, kernel, record, copied)
-    elif way == "check broken":
+        loops = sigma if checked.in_loops(kernel, record) else []
+        return [*loops, text] if text else []
+    if way == "check broken":
         one = checked.broken(op, record)
         text = checked.relation(op, kernel, record, one, copied) if one else ""
         poison = [textwrap.dedent(_POISON).strip()] if one and one.kind == "configs" else []
-        sigma = [] if has_sigma else [textwrap.dedent(_SIGMA).strip(), _signs(op)]
         return [*poison, *sigma, text] if text else []
-    return [text] if text else []
+    return []
 
 
 def _copied(case: Case) -> str:
