@@ -80,7 +80,7 @@ def test_what_blocks_without_a_tolerance_says_something_of_the_change() -> None:
     assert "says nothing about the change" not in rendered
     assert (
         "\nNothing was held against a tolerance: what ran has no approved tolerance. "
-        "**Next step**: measure more (`tolcal run --repeat 18 "
+        "**Next step**: measure more (`tolcal run --cases 40 --repeat 18 "
     ) in rendered
     assert "6 records skipped:\n- 6: `bfloat16 has no interpreter`\n" in rendered
     first = FORMATS["annotations"](made).splitlines()[0]
@@ -97,12 +97,13 @@ def test_the_first_pull_request_has_a_next_step() -> None:
     )
     assert step in markdown.comment(first).split("<details>")[0]
     lacking = [
-        make_cell(f"op{need}", state="uncalibrated", tolerance=None, needs_rows=need,
-                  needs_runs=need // 30)
+        make_cell(f"op{need}", state="uncalibrated", tolerance=None, needs_rows=need)
         for need in (620, 700)
-    ]  # fmt: skip
+    ]
     some = Document(make_proposal(*lacking), NOTHING["uncalibrated"])
-    assert "measure more (`tolcal run --repeat 23 --history DIR`)" in markdown.comment(some)
+    assert "measure more (`tolcal run --cases 40 --repeat 18 --history DIR`)" in markdown.comment(
+        some
+    )
     assert "(now 20 to 100)" in markdown.comment(some)
     ready = Document(make_proposal(make_cell(state="new")), NOTHING["uncalibrated"])
     assert "Next step" not in markdown.comment(ready)

@@ -494,11 +494,10 @@ def next_step(proposal: Proposal, verdict: Verdict | None, pull: OnPull | None) 
     has = [max(0, MIN_ROWS - c.needs_rows) for c in proposal.cells if c.state == "uncalibrated"]
     has = has or [0]
     rows = f"{min(has)}" if min(has) == max(has) else f"{min(has)} to {max(has)}"
-    runs = max((c.needs_runs for c in proposal.cells if c.state == "uncalibrated"), default=0)
     how = (
         "run the workflow *tolcal ingest* on the default branch (Actions, Run workflow)"
         if pull
-        else f"measure more (`tolcal run --repeat {runs or 18} --history DIR`)"
+        else "measure more (`tolcal run --cases 40 --repeat 18 --history DIR`)"
     )
     return (
         f"{how} until the controls have {MIN_ROWS} rows a cell (now {rows}) of {MIN_RUNS} runs; "
