@@ -85,6 +85,9 @@ def test_what_blocks_without_a_tolerance_says_something_of_the_change() -> None:
     assert "6 records skipped:\n- 6: `bfloat16 has no interpreter`\n" in rendered
     first = FORMATS["annotations"](made).splitlines()[0]
     assert first.startswith("::warning title=tolcal::nothing was held against a tolerance: ")
+    (run,) = json.loads(FORMATS["sarif"](made))["runs"]
+    (told,) = run["invocations"][0]["toolExecutionNotifications"]
+    assert told["message"]["text"].startswith("Nothing was held against a tolerance: ")
 
 
 def test_the_first_pull_request_has_a_next_step() -> None:

@@ -253,7 +253,7 @@ def ci(args: argparse.Namespace) -> int:
         say(f"commands on these ids (replay, minimize, pin) need{there}")
     _say_never_judged(records)
     if why := text.not_judged(verdict):
-        say(f"{text.unjudged(verdict)}: {why}")
+        say(f"{text.unjudged(document.blocks)}: {why}")
     return 1 if verdict.blocks or not verdict.ran else 0
 
 

@@ -19,7 +19,7 @@ from tolcal.history import columns, lines, tables
 from tolcal.history.loading import Loaded
 
 RECORD, LINE, SAMPLED = range(3)
-_POINTS = (*lines.POINTS, "bias_told")
+_NUMBERS = (*lines.POINTS, "bias_told")
 _COUNTS = ("stands_for", "detectable", "typical_count", "typical_abs_count")
 
 
@@ -48,14 +48,14 @@ def frame_of(loaded: Loaded) -> pd.DataFrame:
         "line_kind": pa.array(np.where(line, LINE, SAMPLED).astype(np.int8)),
         "stands_for": pa.array(np.where(line, table["rows"].to_numpy(), 0).astype(np.int64)),
         **{name: table[name].cast(pa.int64()) for name in _COUNTS[1:]},
-        **{name: table[name] for name in _POINTS},
+        **{name: table[name] for name in _NUMBERS},
     }
     rows = len(records)
     plain = {
         "line_kind": pa.array(np.full(rows, RECORD, np.int8)),
         "stands_for": pa.array(np.ones(rows, np.int64)),
         **{name: pa.array(np.zeros(rows, np.int64)) for name in _COUNTS[1:]},
-        **{name: pa.nulls(rows, pa.float32()) for name in _POINTS},
+        **{name: pa.nulls(rows, pa.float32()) for name in _NUMBERS},
     }
     both = pa.concat_tables([
         pa.table({name: records[name] for name in columns.SCHEMA.names} | plain),

@@ -108,8 +108,7 @@ def merge(*summaries: pa.Table, sample: int = SAMPLE) -> pa.Table:
     """Lines of all, each once, in the order of their keys; the sample is cut to ``sample``.
 
     Where a key comes with several precisions the finest is kept, and of equal ones that with the
-    least ``bias_told``. Parts that may hold the same
-    records are not added up: see ``overlapping``.
+    least ``bias_told``. Parts that may hold the same records are not added up: see ``overlapping``.
     """
     return merged(*summaries, sample=sample)[0]
 

@@ -110,7 +110,7 @@ class _Reduction:
         part = self._parts()
         limit = self._limits(cutoffs)
         limit[self.control[self.heads]] = lines.ALL
-        bias, counts = self._bias()
+        bias, told, counts = self._bias()
         same = self.table["same_as_control"].combine_chunks().fill_null(True)
         differs = ~same.to_numpy(zero_copy_only=False).astype(bool)
         found: dict[str, Any] = {
@@ -125,7 +125,7 @@ class _Reduction:
             "mismatch": self._sum(self._of("nonfinite_mismatch", np.int64)),
             "bias_count": self._max(counts),
             "bias": _where(ran, self._max(bias)),
-            "bias_told": _where(ran, self._max(self._told(bias))),
+            "bias_told": _where(ran, self._max(told)),
         }
         for name in (*_ENVELOPE, "scaled_max"):
             found[name] = _where(ran, self._max(self._of(name)))
@@ -138,7 +138,7 @@ class _Reduction:
         found |= self._middle("scale_abs", lines.MIDDLES_ABS, fits)
         found |= self._largest(control)
         whole = _assembled(self.table, self.heads, found)
-        sample = self._sample(part, limit, counts, bias)
+        sample = self._sample(part, limit, counts, bias, told)
         return lines.concat([whole, sample])
 
     def _limits(self, cutoffs: Mapping[tuple[str, str], int]) -> Ints:
@@ -157,15 +157,13 @@ class _Reduction:
         starts = np.searchsorted(runs[order], np.arange(count))
         return np.add.reduceat(self.hashes[order], starts)[runs]
 
-    def _bias(self) -> tuple[Floats, Ints]:
-        """|bias| where it counts, else 0; and the count, cut where it begins to."""
+    def _bias(self) -> tuple[Floats, Floats, Ints]:
+        """|bias| where it counts, else 0; the same where it is judged; and the count, cut where it
+        begins to. A record without a residual is not judged by it."""
         counts = np.minimum(self._of("bias_count", np.int64), BIAS_MIN_COUNT)
         bias = np.abs(np.nan_to_num(self._of("bias")))
-        return np.where(counts == BIAS_MIN_COUNT, bias, np.float32(0)), counts
-
-    def _told(self, bias: Floats) -> Floats:
-        """``bias`` of the records that have a residual; 0 of others, which none judges by it."""
-        return np.where(self._of(_ENVELOPE[0]) <= 0, np.float32(0), bias)
+        bias = np.where(counts == BIAS_MIN_COUNT, bias, np.float32(0))
+        return bias, np.where(self._of(_ENVELOPE[0]) <= 0, np.float32(0), bias), counts
 
     def _grouped(self, groups: Any, of: Callable[[Ints], Floats]) -> Iterable[tuple[Any, Floats]]:
         """(groups of one size, their values sorted along the rows), for each size there is.
@@ -226,7 +224,7 @@ class _Reduction:
             zip(lines.RESTS, rest.T, strict=True)
         )
 
-    def _sample(self, part: Any, limit: Ints, counts: Ints, bias: Floats) -> pa.Table:
+    def _sample(self, part: Any, limit: Ints, counts: Ints, bias: Floats, told: Floats) -> pa.Table:
         """The records of buggy kernels up to the cutoff."""
         pick = self.hashes >> np.uint64(32)
         line = np.empty(len(pick), np.int64)
@@ -252,7 +250,7 @@ class _Reduction:
             "mismatch": self._of("nonfinite_mismatch", np.int64)[kept],
             "bias_count": counts[kept],
             "bias": bias[kept],
-            "bias_told": self._told(bias)[kept],
+            "bias_told": told[kept],
             lines.TOPS[0]: self._of("max_abs")[kept],
         }
         for name in (*_ENVELOPE, "scaled_max"):

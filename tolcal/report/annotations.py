@@ -19,7 +19,7 @@ def render(document: Document) -> str:
     amiss = findings.amiss(document.verdict)
     lines: list[str] = []
     if why := text.not_judged(document.verdict):
-        lines.append(f"::warning title=tolcal::{text.unjudged(document.verdict)}: {_data(why)}")
+        lines.append(f"::warning title=tolcal::{text.unjudged(document.blocks)}: {_data(why)}")
     for level in ("error", "warning", "note"):
         command = "notice" if level == "note" else level
         items = [f for f in amiss if findings.level(f) == level]

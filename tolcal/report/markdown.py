@@ -115,7 +115,8 @@ def _values(document: Document) -> dict[str, Any]:
     return open_ | {
         "quiet": not any(open_.values()) and not (pull and pull.blocks) and not why,
         "why": why,
-        "blocked": bool((verdict and verdict.blocks) or (pull and pull.blocks)),
+        "blocked": document.blocks,
+        "not_held": text.unjudged(document.blocks).capitalize(),
         "tighten": [c for c in approve if c.state == "tighten"],
         "new": [c for c in approve if c.state == "new"],
         "approvable": text.approvable(proposal),

@@ -37,7 +37,7 @@ def render(document: Document) -> str:
     invocation: dict[str, Any] = {"executionSuccessful": True}
     said = []
     if why := text.not_judged(verdict):
-        said.append(f"Nothing was judged: {why}")
+        said.append(f"{text.unjudged(document.blocks).capitalize()}: {why}")
     if len(amiss) > MAX_RESULTS:
         left = plural(len(amiss) - MAX_RESULTS, "finding")
         said.append(f"{left} of the least weight are left out")

@@ -385,10 +385,9 @@ def not_judged(verdict: Verdict | None) -> str:
     return "no kernel ran to its end" if verdict.judged == 0 else ""
 
 
-def unjudged(verdict: Verdict | None) -> str:
-    """What `not_judged` is the reason of: a run that blocks (by a check, a crash) was judged."""
-    blocked = verdict is not None and verdict.blocks
-    return "nothing was held against a tolerance" if blocked else "nothing was judged"
+def unjudged(blocks: bool) -> str:
+    """What `not_judged` is the reason of: what blocks (by a check, a crash) was judged."""
+    return "nothing was held against a tolerance" if blocks else "nothing was judged"
 
 
 def approvable(proposal: Proposal) -> bool:
